@@ -95,13 +95,19 @@ def _distances(
 
 
 def _grams(blocks: Sequence[Sequence[Neurons]], space: Space) -> np.ndarray | None:
-    """Compute the Grams of gate and of concatenated up and down, per neuron: a row for each block, None without any."""
+    """Compute the Grams of gate and of concatenated up and down, per neuron: a row for each block, None without any.
+
+    Where some MLPs of a model have a gate and others none, these have the Gram of a gate of zeros.
+    """
+    grams = [[_gram(mlp, space) for mlp in block] for block in blocks]
+    size = max(0 if gram is None else len(gram) for block in grams for gram in block)
     rows = []
-    for block in blocks:
-        grams = [gram for mlp in block if (gram := _gram(mlp, space)) is not None]
-        if len(grams) < len(block):
+    for block in grams:
+        # The Gram of the gate stands first.
+        padded = [np.pad(gram, (size - len(gram), 0)) for gram in block if gram is not None]
+        if len(padded) < len(block):
             return None
-        rows.append(np.mean(grams, axis=0))
+        rows.append(np.mean(padded, axis=0))
     return np.stack(rows)
 
 

@@ -492,6 +492,29 @@ def test_p_of_unrelated_models_is_calibrated():
         assert 0.75 < np.std(values) < 1.25, evidence
 
 
+def test_blocks_with_a_gate_and_blocks_without_one_are_paired():
+    def without_gate(model):
+        component = model.components["language"]
+        neurons = [
+            dataclasses.replace(
+                mlp, token=dict(list(mlp.token.items())[1:]), coordinates=dict(list(mlp.coordinates.items())[1:])
+            )
+            if mlp.block in (2, 3)
+            else mlp
+            for mlp in component.neurons
+        ]
+        assert set(neurons[1].token) == set(neurons[1].coordinates) == {"up", "down"}
+        return dataclasses.replace(
+            model, components={"language": dataclasses.replace(component, neurons=tuple(neurons))}
+        )
+
+    base, copy = without_gate(untrained(1)), without_gate(changed(1, "noise:0.5"))
+    verdict = auto_verdict(base, copy, QUICK)
+    assert verdict.verdict == "same-lineage" and z_of(verdict, TOKEN_NEURONS) > 20
+    assert verdict.detail["blocks"] == [[number, number] for number in (1, 2, 3, 4)]
+    assert auto_verdict(base, untrained(2), QUICK).verdict == "unrelated"
+
+
 def test_single_evidence_is_that_cell_alone():
     related = single_verdict(untrained(1), changed(1, "noise:0.5"), SIGNLESS, QUICK)
     assert (related.verdict, related.detail["labels"]) == ("same-lineage", "coordinates")
