@@ -101,6 +101,7 @@ class WeightsComparison:
         by_module: z of the coordinates of single matrices, "blocks/3/mlp/up" or "embed", None where nothing varies:
             description.
         components: parts of a model that both have: "language", "vision" …; the first has no prefix in cells.
+        kinds: kinds of block matrices that both have, named as in cells.
         pairs: blocks that correspond.
         further_blocks: blocks of the deeper model that are in no pair.
         experts: experts that correspond, (block, base, suspect); empty where a model has none.
@@ -117,6 +118,7 @@ class WeightsComparison:
     cells: tuple[Cell, ...]
     by_module: Mapping[str, float | None]
     components: tuple[str, ...]
+    kinds: tuple[str, ...]
     pairs: tuple[BlockPair, ...]
     further_blocks: tuple[FurtherBlock, ...]
     experts: tuple[tuple[int, int, int], ...]
@@ -182,6 +184,7 @@ def compare_weights(
     quiet = sum(math.prod(record.array_shape) for record in base.tensors) < LARGE
     cells: list[Cell] = []
     by_module: dict[str, float | None] = {}
+    kinds: list[str] = []
     left_out: dict[str, str] = {}
     matching, matching_reason = None, "not asked for"
     pairs: list[BlockPair] = []
@@ -200,6 +203,7 @@ def compare_weights(
                 advance()
         if not options.is_quick:
             by_module |= {prefix + module: z for module, z in pair.by_module().items()}
+        kinds += [prefix + kind for kind in pair.kinds]
         left_out |= {prefix + kind: formula for kind, formula in pair.left_out.items()}
         if name != names[0]:
             continue
@@ -222,6 +226,7 @@ def compare_weights(
         ),
         by_module=by_module,
         components=tuple(names),
+        kinds=tuple(kinds),
         pairs=tuple(pairs),
         further_blocks=tuple(further_blocks),
         experts=tuple(experts),

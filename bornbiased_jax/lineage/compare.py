@@ -18,7 +18,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.lineage_tests import lineage_test
 from bornbiased_jax.lineage.output_fingerprint import OutputFingerprint, check_comparable
 from bornbiased_jax.lineage.permutation import EVADED_BY, INVARIANT_TO
-from bornbiased_jax.lineage.verdict import Decision, Detail, Verdict, rests_on
+from bornbiased_jax.lineage.verdict import Decision, Detail, Verdict, rests_on, varying
 from bornbiased_jax.probes.inputs import KINDS
 from bornbiased_jax.stats.ranks import rank_correlation
 
@@ -131,7 +131,7 @@ def match_coordinates(base_ND: np.ndarray, suspect_ND: np.ndarray) -> tuple[np.n
 def with_identity(verdict: Verdict, base: OutputFingerprint, suspect: OutputFingerprint) -> Verdict:
     """Add to a verdict what two models have in common without any test, and what that implies.
 
-    Same lineage, whatever the test says: identical weights; identical outputs on every input; weights that
+    Same lineage, whatever the test says: identical weights; identical outputs on every input of tokens; weights that
     hold the same numbers in another order; coordinates that all match under other numbers or signs.
     Some identical tensors forbid "unrelated": the verdict is then undefined, because a copy of them is a
     fact and the rest is not. Tensors of one repeated number do not count: all initial norm scales are 1.
@@ -171,7 +171,7 @@ def with_identity(verdict: Verdict, base: OutputFingerprint, suspect: OutputFing
     if facts["identical_weights"]:
         identity = "tensors"
         reason = "the two models have identical weights, bit for bit"
-    elif has_same_outputs:
+    elif has_same_outputs and _tells_functions_apart(base):
         identity = "outputs"
         reason = "the weights differ, yet the outputs are identical on every input, bit for bit"
     elif reordered and equal + reordered == total:
@@ -206,6 +206,14 @@ def with_identity(verdict: Verdict, base: OutputFingerprint, suspect: OutputFing
     detail = {**verdict.detail, **facts, "identity": identity, "notes": notes}
     detail |= {"base": base.source, "suspect": suspect.source, "inputs": base.inputs}
     return dataclasses.replace(verdict, verdict=decision, reason=reason, detail=detail)
+
+
+def _tells_functions_apart(outputs: OutputFingerprint) -> bool:
+    """Return whether equal outputs speak for one function: not vectors that blocks without writers pass on as they are.
+
+    Neither do outputs that no input changes, as behind a final norm of zeros.
+    """
+    return not KINDS[outputs.inputs["kind"]].vectors and len(varying(outputs.outputs_ND)) > 0
 
 
 def _notes_of_storage(base: OutputFingerprint, suspect: OutputFingerprint) -> list[str]:

@@ -40,6 +40,7 @@ from bornbiased_jax.lineage.pairing import (
     Space,
     by_block,
     nearest_blocks,
+    nearest_mlps,
     pair_blocks,
     pair_neurons,
 )
@@ -64,6 +65,8 @@ _AGREES = 6.0
 _CORRESPONDS = 4.0
 # Coordinates that a matrix of the heat map takes: the first ones, which are exchangeable as all of them are.
 _FEW_COORDINATES = 1024
+# Experts of a block, of which each is held against the one that it is most alike.
+_FEW_EXPERTS = 8
 
 
 class ComponentPair:
@@ -108,7 +111,7 @@ class ComponentPair:
     @cached_property
     def is_joint(self) -> bool:
         """True if labels of several blocks or experts repeat each other in both models."""
-        return self.repeats["experts"].is_shared or all(map(_has_repeated_blocks, (self.base, self.suspect)))
+        return self.repeats["experts"].is_shared or all(map(_has_repeated_mlps, (self.base, self.suspect)))
 
     @property
     def parts(self) -> list[str]:
@@ -393,17 +396,30 @@ def _module(block: int | None, kind: str) -> str:
     return f"blocks/{block}/{sublayer}/{kind}"
 
 
-def _has_repeated_blocks(component: Component) -> bool:
-    """Return whether blocks of one model repeat each other neuron by neuron."""
-    # Neighboring blocks, and every block with the first one: wide scores, of which threads hold one pair each.
-    first = [mlps[0] for mlps in by_block(component).values()]
-    pairs = [*zip(first, first[1:], strict=False), *((first[0], later) for later in first[2:])]
+def _has_repeated_mlps(component: Component) -> bool:
+    """Return whether blocks of one model, or experts of its blocks, repeat each other neuron by neuron."""
+    # Neighboring blocks, every block with the first one, and whatever looks alike to Grams, at any distance: wide
+    # scores, of which threads hold one pair each.
+    blocks = list(by_block(component).values())
+    first = [mlps[0] for mlps in blocks]
+    of_blocks = [
+        *zip(first, first[1:], strict=False),
+        *((first[0], later) for later in first[2:]),
+        *nearest_mlps(first, len(first)),
+    ]
+    # Experts that began as copies of one MLP: where few repeat, it matters little.
+    of_experts = [
+        pair for mlps in blocks for pair in nearest_mlps([mlp for mlp in mlps if not mlp.is_shared], _FEW_EXPERTS)
+    ]
 
     def facts(pair: tuple[Neurons, Neurons]) -> TraceFacts | None:
         with contextlib.suppress(EvidenceError):
             return Term(neuron_scores(*pair, "coordinates", component.shape).combined).facts
         return None
 
+    def repeats(pairs: Sequence[tuple[Neurons, Neurons]]) -> bool:
+        results = pool.map(facts, [pair for pair in pairs if pair[0].total == pair[1].total])
+        return total(result for result in results if result is not None).z >= REPEATING
+
     with ThreadPoolExecutor(cores()) as pool:
-        results = list(pool.map(facts, [pair for pair in pairs if pair[0].total == pair[1].total]))
-    return total(result for result in results if result is not None).z >= REPEATING
+        return repeats(of_blocks) or repeats(of_experts)

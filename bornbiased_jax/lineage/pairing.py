@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 from weakref import WeakKeyDictionary
@@ -94,13 +95,19 @@ def _distances(
 
 
 def _grams(blocks: Sequence[Sequence[Neurons]], space: Space) -> np.ndarray | None:
-    """Compute the Grams of gate and of concatenated up and down, per neuron: a row for each block, None without any."""
+    """Compute the Grams of gate and of concatenated up and down, per neuron: a row for each block, None without any.
+
+    Where some MLPs of a model have a gate and others none, these have the Gram of a gate of zeros.
+    """
+    grams = [[_gram(mlp, space) for mlp in block] for block in blocks]
+    size = max(0 if gram is None else len(gram) for block in grams for gram in block)
     rows = []
-    for block in blocks:
-        grams = [gram for mlp in block if (gram := _gram(mlp, space)) is not None]
-        if len(grams) < len(block):
+    for block in grams:
+        # The Gram of the gate stands first.
+        padded = [np.pad(gram, (size - len(gram), 0)) for gram in block if gram is not None]
+        if len(padded) < len(block):
             return None
-        rows.append(np.mean(grams, axis=0))
+        rows.append(np.mean(padded, axis=0))
     return np.stack(rows)
 
 
@@ -204,6 +211,21 @@ def nearest_blocks(base: Component, suspect: Component, pairs: Sequence[BlockPai
         *(("base", BlockPair(n, suspect_numbers[near])) for n, near in zip(free_base, of_base, strict=True)),
         *(("suspect", BlockPair(base_numbers[near], n)) for n, near in zip(free_suspect, of_suspect, strict=True)),
     ]
+
+
+def nearest_mlps(mlps: Sequence[Neurons], most: int) -> list[tuple[Neurons, Neurons]]:
+    """Pair MLPs of one model with the ones among the others whose Grams are nearest, where they may be copies.
+
+    Args:
+        mlps: of the blocks, or the experts of one block.
+        most: so many of them are paired at most, evenly spaced.
+    """
+    if len(mlps) < 2:
+        return []
+    chosen = range(0, len(mlps), math.ceil(len(mlps) / most))
+    distance_CM = _distances([[mlps[place]] for place in chosen], [[mlp] for mlp in mlps], tokens_only=False)
+    distance_CM[np.arange(len(chosen)), chosen] = np.inf
+    return [(mlps[place], mlps[near]) for place, near in zip(chosen, distance_CM.argmin(axis=1), strict=True)]
 
 
 def by_block(component: Component) -> dict[int, list[Neurons]]:

@@ -29,6 +29,7 @@ from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.lineage.verdict import Decision, probability
 from bornbiased_jax.lineage.weights_report import ComponentRow, component_rows
+from bornbiased_jax.lineage.weights_verdict import is_without_seed
 from bornbiased_jax.stats.multiple import holm_log10
 from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
 
@@ -61,7 +62,7 @@ class Match:
     Attributes:
         base: its name.
         digest: of its weights.
-        verdict: the decision; "undefined" where no evidence is defined.
+        verdict: the decision; "undefined" where no evidence is, or all that agrees may have come without a seed.
         log10_p: after both corrections, over the cells of evidence and over the bases; None where undefined.
         z: the largest of the evidence over the whole model, as estimated for the screen: description.
         evidence: which evidence that is.
@@ -246,6 +247,8 @@ def _match(result: _Compared, log10_p: float, alpha: float) -> Match:
     verdict: Decision = "same-lineage" if is_identical or log10_p <= math.log10(alpha) else "unrelated"
     if best is None and not is_identical:
         return Match(name, digest, "undefined", None, None, "", False, ())
+    if comparison is not None and verdict == "same-lineage" and not is_identical and is_without_seed(comparison):
+        verdict = "undefined"
     rows = () if comparison is None else tuple(component_rows(comparison))
     return Match(name, digest, verdict, log10_p, z, best or "", is_identical, rows)
 

@@ -78,7 +78,9 @@ def _find_formulas(component: Component, fingerprint: Fingerprint) -> dict[str, 
             continue
         size = next((size for size in shapes[kind] if size != component.width), component.width)
         leaf = "embedding" if kind == "positions" else "kernel"
-        axis = _Axis(f"{component.name}/{kind}/{leaf}", size, fingerprint.settings.sign_key)
+        axis = _Axis(
+            f"{component.name}/{kind}/{leaf}", size, fingerprint.settings.sign_key, component.shape.is_centered
+        )
         formula = _formula(sketches[kind], axis)
         if formula is not None:
             named[kind] = formula
@@ -86,11 +88,19 @@ def _find_formulas(component: Component, fingerprint: Fingerprint) -> dict[str, 
 
 
 class _Axis(NamedTuple):
-    """The axis of a matrix that is no residual axis: the matrix as its labels name it, the size, the key of signs."""
+    """The axis of a matrix that is no residual axis.
+
+    Attributes:
+        matrix: as its labels name it.
+        size: of the axis.
+        sign_key: of the signs.
+        is_centered: whether sketches along it have the mean over residual coordinates taken out.
+    """
 
     matrix: str
     size: int
     sign_key: bytes
+    is_centered: bool
 
 
 # Many models have the same axes.
@@ -152,11 +162,33 @@ def _bases(axis: _Axis, width: int) -> list[tuple[str, np.ndarray]]:
         bases.append(("a cosine basis", fft.dct(signs_n2, axis=0, norm="ortho")[:width]))
         if size & (size - 1) == 0 and size <= 1 << 14:
             bases.append(("a Hadamard matrix", _walsh(signs_n2)[:width]))
-    # Sinusoids over this axis: columns of sines and cosines interleaved, or in two halves.
+    # Sinusoids over this axis: columns of sines and cosines interleaved, or in two halves; cosines may come first.
     sums_P2 = _waves(signs_n2, 10_000.0 ** (-2 * np.arange(width // 2) / width))
-    bases.append(("sinusoids", np.stack([sums_P2.imag, sums_P2.real], axis=1).reshape(-1, 2)))
-    bases.append(("sinusoids", np.concatenate([sums_P2.imag, sums_P2.real])))
+    for halves in ((sums_P2.imag, sums_P2.real), (sums_P2.real, sums_P2.imag)):
+        bases.append(("sinusoids", np.stack(halves, axis=1).reshape(-1, 2)))
+        bases.append(("sinusoids", np.concatenate(halves)))
+    if axis.matrix.endswith("/positions/embedding"):
+        bases += [("sinusoids over a grid", rows_D2) for rows_D2 in _grid_waves(signs_n2, width)]
+    if axis.is_centered:
+        bases = [(name, rows_D2 - rows_D2.mean(axis=0)) for name, rows_D2 in bases]
     return [(name, unit_rows(rows_D2)) for name, rows_D2 in bases]
+
+
+def _grid_waves(signs_n2: np.ndarray, width: int) -> list[np.ndarray]:
+    """Return the sketches of sinusoids of both places in a square grid of patches, as towers of images have them.
+
+    Each place has half of the columns, sines before cosines; either may come first. A class token stands before the
+    patches, or does not.
+    """
+    side = math.isqrt(len(signs_n2))
+    if width % 4 or len(signs_n2) - side**2 > 1:
+        return []
+    grid_yx2 = signs_n2[-(side**2) :].reshape(side, side, 2)
+    along_x_P2, along_y_P2 = (
+        _waves(grid_yx2.sum(axis=axis), 10_000.0 ** (-4 * np.arange(width // 4) / width)) for axis in (0, 1)
+    )
+    pieces = [along_x_P2.imag, along_x_P2.real, along_y_P2.imag, along_y_P2.real]
+    return [np.concatenate(pieces), np.concatenate(pieces[2:] + pieces[:2])]
 
 
 def _waves(vectors_n2: np.ndarray, frequency_P: np.ndarray) -> np.ndarray:

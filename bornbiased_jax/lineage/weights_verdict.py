@@ -83,7 +83,7 @@ def auto_verdict(
     comparison = compare_weights(base, suspect, options, further=further)
     if comparison.is_identical and (identity is None or identity.kind == "logits"):
         identity = Identity("tensors", SAME_WEIGHTS)
-    kinds = _kinds_alone(comparison)
+    kinds = kinds_alone(comparison)
     rows = component_rows(comparison)
     decision, reason, deciding = _decide(comparison, identity, kinds, by_model_part(comparison, rows), near)
     if decision == "unrelated" and _token_labels(base) == "ids":
@@ -103,7 +103,7 @@ def auto_verdict(
             "do; coordinates may agree because of the embeddings alone.",
         )
     if kinds:
-        notes.insert(0, f"Agreement shows in {' and '.join(kinds)} alone, and in no other kind of matrix.")
+        notes.insert(0, f"Agreement shows in {' and '.join(map(place, kinds))} alone, and in no other kind of matrix.")
     detail = {
         **_evidence_keys(comparison, deciding, decision, null, has_strings=_token_labels(base) == "strings"),
         "components": rows,
@@ -205,12 +205,10 @@ def _decide(
     if identity is not None:
         return "same-lineage", identity.sentence, best
     if best is not None and comparison.is_significant(best.log10_adjusted):
-        # A formula that both models trained on leaves no tensor equal bit for bit; a copy does.
-        copied = {path.split("/")[-2] for path in comparison.equal}
-        if kinds and not copied & set(kinds):
+        if kinds and not _is_copied(comparison, kinds):
             reason = (
-                f"the models agree in {' and '.join(kinds)} alone, and in no other kind of matrix: a structure that "
-                "both were given without a seed, or a table that both took from elsewhere, would do that"
+                f"the models agree in {' and '.join(map(place, kinds))} alone, and in no other kind of matrix: a "
+                "structure that both were given without a seed, or a table that both took from elsewhere, would do that"
             )
             return "undefined", reason, best
         # A part is named where the whole by itself does not agree.
@@ -238,18 +236,47 @@ def _decide(
     return "unrelated", f"none of the evidence finds a shared initialization ({names})", best
 
 
-def _kinds_alone(comparison: WeightsComparison) -> list[str]:
+def is_without_seed(comparison: WeightsComparison) -> bool:
+    """Return whether all that agrees may have been given to both models without a seed: it decides nothing."""
+    kinds = kinds_alone(comparison)
+    return bool(kinds) and not _is_copied(comparison, kinds)
+
+
+def kinds_alone(comparison: WeightsComparison) -> list[str]:
     """Return the one or two tables or kinds of block matrices in which alone the models agree; [] if others do too."""
-    kinds = {module.rpartition("/")[2] for module in comparison.by_module if module.startswith("blocks/")}
     agreeing = [cell for cell in comparison.cells if comparison.is_significant(cell.log10_adjusted)]
     if any(cell.evidence in (*BLOCK_LABELS, OUTPUTS) for cell in agreeing):
         return []
-    components = {cell.component for cell in agreeing}
-    alone = sorted(components & {*kinds, *TABLES})
-    # Blocks as a whole may agree where no kind of matrix does by itself.
-    if not components & kinds and "blocks" in components:
-        return []
-    return alone if 0 < len(alone) <= _FEW_KINDS and len(kinds) >= _MANY_KINDS else []
+    alone: list[str] = []
+    for number, name in enumerate(comparison.components):
+        # The language model, the vision tower …, each by itself.
+        prefix = f"{name}/" if number else ""
+        others = tuple(f"{other}/" for other in comparison.components[1:] if other != name)
+        components, kinds = (
+            {text.removeprefix(prefix) for text in texts if text.startswith(prefix) and not text.startswith(others)}
+            for texts in ([cell.component for cell in agreeing], comparison.kinds)
+        )
+        if not components:
+            continue
+        few = sorted(components & {*kinds, *TABLES})
+        # Blocks as a whole may agree where no kind of matrix does by itself.
+        is_whole = not components & kinds and "blocks" in components
+        if not few or is_whole or len(kinds) < _MANY_KINDS:
+            return []
+        alone += [prefix + kind for kind in few]
+    return alone if len(alone) <= _FEW_KINDS else []
+
+
+def _is_copied(comparison: WeightsComparison, kinds: Sequence[str]) -> bool:
+    """Return whether one model has a tensor of these kinds from the other.
+
+    A formula that both models trained on leaves no tensor equal bit for bit; a copy does. Positions may follow a
+    formula and never be trained.
+    """
+    main = comparison.components[0]
+    copied = ((path.split("/")[0], path.split("/")[-2]) for path in comparison.equal)
+    names = {kind if name == main else f"{name}/{kind}" for name, kind in copied if kind != "positions"}
+    return not names.isdisjoint(kinds)
 
 
 def _has_shared_embeddings(comparison: WeightsComparison) -> bool:

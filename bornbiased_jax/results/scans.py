@@ -67,11 +67,16 @@ class Scan(Result):
     def _matches_summary(self) -> list[str]:
         matches, num_bases = self.result.matches, len(self.result.matches)
         related = [match for match in matches if match.verdict == "same-lineage"]
+        unclear = [match.base for match in matches if match.verdict == "undefined"]
+        undefined = (
+            f"Undefined for {len(unclear)} of {num_bases} bases: {', '.join(unclear)}. `bornbiased seedprint` says why."
+        )
         if not related:
             return [
                 f"None of {num_bases} bases shares an initialization with {self.result.suspect}, as far as the stored "
                 "order of coordinates, neurons and heads shows. `bornbiased seedprint` also matches neurons in another "
-                "order."
+                "order.",
+                *([undefined] if unclear else []),
             ]
         named = ", ".join(
             f"{match.base} (the same weights)"
@@ -81,7 +86,8 @@ class Scan(Result):
         )
         return [
             f"{self.result.suspect} shares an initialization with {len(related)} of {num_bases} bases: {named}. "
-            "No test of weights can say which of two is older."
+            "No test of weights can say which of two is older.",
+            *([undefined] if unclear else []),
         ]
 
     def tables(self) -> list[Listing]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 
@@ -18,7 +19,7 @@ from bornbiased_jax.derive.derive import derive
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.battery import ALL, Options, compare_weights, screening_z
-from bornbiased_jax.lineage.component_pair import _have_one_sign
+from bornbiased_jax.lineage.component_pair import ComponentPair, _have_one_sign
 from bornbiased_jax.lineage.evidence import KINDS, MATCHED, RAW_NEURONS, SIGNLESS, TOKEN_NEURONS, Term
 from bornbiased_jax.lineage.evidence import z_of as joint_z
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
@@ -363,18 +364,59 @@ def test_a_structure_without_a_name_decides_nothing():
     assert "agree in value alone" in verdict.reason
 
 
-def test_sinusoidal_positions_are_no_copied_tensor():
+POSITIONS = ("interleaved", "cosines first", "grid", "grid and class token", "unknown")
+
+
+def positions_of(layout):
+    """A table of positions by formula, [positions, 64]."""
     angle = np.arange(128)[:, None] * 10_000.0 ** (-2 * np.arange(32) / 64)
-    table = np.stack([np.sin(angle), np.cos(angle)], axis=2).reshape(128, 64).astype(np.float32)
+    if layout == "interleaved":
+        table = np.stack([np.sin(angle), np.cos(angle)], axis=2).reshape(128, 64)
+    elif layout == "cosines first":
+        table = np.concatenate([np.cos(angle), np.sin(angle)], axis=1)
+    elif layout == "unknown":
+        table = np.concatenate([np.sin(3 * angle), np.sin(angle**2)], axis=1)
+    else:
+        place = np.arange(8)[:, None] * 10_000.0 ** (-np.arange(16) / 16)
+        waves = np.concatenate([np.sin(place), np.cos(place)], axis=1)
+        table = np.concatenate([np.tile(waves, (8, 1)), np.repeat(waves, 8, axis=0)], axis=1)
+        if layout != "grid":
+            table = np.concatenate([np.zeros((1, 64)), table])
+    return table.astype(np.float32)
+
+
+@pytest.mark.parametrize("layout", POSITIONS)
+def test_sinusoidal_positions_are_no_copied_tensor(layout):
+    table = positions_of(layout)
     pair = []
     for seed in (1, 2):
-        cfg, arrays = drawn(seed, "gpt2-tiny", max_seq_len=128, positions="learned")
+        cfg, arrays = drawn(seed, "gpt2-tiny", max_seq_len=len(table), positions="learned")
         arrays["positions/embedding"] = table.copy()
         pair.append(of_params(cfg, models.unflatten(arrays)))
     verdict = auto_verdict(*pair, QUICK)
+    if layout == "unknown":
+        assert verdict.verdict == "undefined" and "agree in positions alone" in verdict.reason
+        return
     assert verdict.verdict == "unrelated", verdict.reason
-    assert verdict.detail["left_out"] == {"positions": "sinusoids"}
+    assert verdict.detail["left_out"] == {"positions": "sinusoids over a grid" if "grid" in layout else "sinusoids"}
     assert verdict.detail["identical_tensors"] == 0
+
+
+def test_positions_that_alone_agree_in_a_tower_decide_nothing():
+    """Towers of images with one table of positions by a formula without a name, frozen in both models."""
+    pair = []
+    for seed in (1, 2):
+        cfg, arrays = drawn(seed + 10, "gpt2-tiny", max_seq_len=128, positions="learned")
+        arrays["positions/embedding"] = positions_of("unknown")
+        language, tower = untrained(seed), of_params(cfg, models.unflatten(arrays))
+        renamed = [
+            dataclasses.replace(record, path=record.path.replace("language/", "vision/")) for record in tower.tensors
+        ]
+        vision = dataclasses.replace(tower.components["language"], name="vision")
+        components = {**language.components, "vision": vision}
+        pair.append(dataclasses.replace(language, components=components, tensors=(*language.tensors, *renamed)))
+    verdict = auto_verdict(*pair, QUICK)
+    assert verdict.verdict == "undefined" and "agree in positions of the vision tower alone" in verdict.reason
 
 
 @pytest.mark.slow
@@ -410,6 +452,26 @@ def test_untrained_models_whose_shards_repeat_are_never_called_related(is_one_dr
     assert auto_verdict(prints[1], of_params(cfg, models.unflatten(arrays)), QUICK).verdict == "unrelated"
 
 
+@pytest.mark.parametrize("repeated", ["experts", "some experts", "far blocks", ""])
+def test_mlps_that_repeat_in_both_models_are_permuted_jointly(repeated):
+    """Experts that began as one MLP, each model's own, and blocks that come again behind others, in no period."""
+    pair = []
+    for seed in (3, 4):
+        sizes = dict(num_layers=6) if repeated == "far blocks" else dict(num_layers=2, num_experts=8, d_ff=64)
+        cfg, arrays = drawn(seed, "llama-tiny" if repeated == "far blocks" else "qwen3moe-tiny", **sizes)
+        for path, leaf in arrays.items():
+            if repeated == "far blocks" and path.startswith("blocks/"):
+                leaf[4:] = leaf[1:3]
+            if repeated and path.split("/")[-2] in ("gate", "up", "down") and leaf.ndim == 4:
+                copies = [1, 3, 4, 6] if repeated == "some experts" else slice(None)
+                leaf[:, copies] = leaf[:, 1:2]
+        pair.append(of_params(cfg, models.unflatten(arrays)))
+    assert ComponentPair(*pair, "language").is_joint == bool(repeated)
+    verdict = auto_verdict(*pair, QUICK)
+    assert verdict.verdict == "unrelated", verdict.reason
+    assert max(abs(row["z"]) for row in verdict.detail["tests"] if row["z"] is not None) < 4
+
+
 @pytest.mark.slow
 def test_p_of_unrelated_models_is_calibrated():
     """190 pairs of initializations: no verdict at 1e-2, and z of each piece of evidence about standard normal."""
@@ -428,6 +490,29 @@ def test_p_of_unrelated_models_is_calibrated():
     for evidence, values in z_by_evidence.items():
         assert abs(np.mean(values)) < 0.35, evidence
         assert 0.75 < np.std(values) < 1.25, evidence
+
+
+def test_blocks_with_a_gate_and_blocks_without_one_are_paired():
+    def without_gate(model):
+        component = model.components["language"]
+        neurons = [
+            dataclasses.replace(
+                mlp, token=dict(list(mlp.token.items())[1:]), coordinates=dict(list(mlp.coordinates.items())[1:])
+            )
+            if mlp.block in (2, 3)
+            else mlp
+            for mlp in component.neurons
+        ]
+        assert set(neurons[1].token) == set(neurons[1].coordinates) == {"up", "down"}
+        return dataclasses.replace(
+            model, components={"language": dataclasses.replace(component, neurons=tuple(neurons))}
+        )
+
+    base, copy = without_gate(untrained(1)), without_gate(changed(1, "noise:0.5"))
+    verdict = auto_verdict(base, copy, QUICK)
+    assert verdict.verdict == "same-lineage" and z_of(verdict, TOKEN_NEURONS) > 20
+    assert verdict.detail["blocks"] == [[number, number] for number in (1, 2, 3, 4)]
+    assert auto_verdict(base, untrained(2), QUICK).verdict == "unrelated"
 
 
 def test_single_evidence_is_that_cell_alone():

@@ -8,6 +8,7 @@ from bornbiased_jax.checkpoints import Checkpoint, digests, open_checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.lineage import output_fingerprint as fp
 from bornbiased_jax.lineage.compare import compare, match_coordinates
+from bornbiased_jax.lineage.outputs import OutputOptions
 from bornbiased_jax.probes import inputs
 from tests.fixtures.llama2c_files import transposed, write_converted
 
@@ -199,3 +200,22 @@ def test_negated_coordinates_are_found_again():
     assert (verdict.detail["relabelled_coordinates"], verdict.detail["negated_coordinates"]) == (0, 8)
     both = initial(42, lambda path, leaf: relabel(np.arange(16)[::-1])(path, negate(signs_D)(path, leaf)), cfg)
     assert "relabeled and negated" in compare(base, both).reason
+
+
+@pytest.mark.parametrize("kind", ["vectors", "constant"])
+def test_equal_outputs_that_no_weights_made_are_no_identity(kind):
+    """Initializations whose blocks write nothing, on vectors that both are given; and final norms of zeros."""
+    given = inputs.gaussian(100, 6, 16) if kind == "vectors" else TOKENS
+    pair = []
+    for seed in (1, 2):
+        flat = dict(models.flatten(models.init_seed(CFG, seed)))
+        for path in ("blocks/attention/output/kernel", "blocks/mlp/down/kernel"):
+            flat[path] = np.zeros_like(flat[path])
+        if kind == "constant":
+            flat["final_norm/scale"] = np.zeros(16, np.float32)
+        params = models.unflatten(flat)
+        reader = Checkpoint.from_params(CFG, params, reference=f"seed:{seed}")
+        pair.append(fp.fingerprint_outputs(reader, given, OutputOptions((0.0, 1.0) if kind == "vectors" else None)))
+    verdict = compare(*pair)
+    assert verdict.detail["identical_outputs"] and verdict.detail["identity"] is None
+    assert verdict.verdict == "undefined", verdict.reason

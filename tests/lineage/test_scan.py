@@ -17,6 +17,9 @@ from bornbiased_jax.lineage.battery import Options, compare_weights
 from bornbiased_jax.lineage.evidence import Term, bound_of, z_of
 from bornbiased_jax.lineage.scan import BUILTIN, INDEX, find_bases, scan, screening_threshold
 from bornbiased_jax.lineage.trace import trace
+from bornbiased_jax.parameters import flatten, unflatten
+from bornbiased_jax.results.scans import Scan
+from tests.lineage.fingerprinted import model, source
 
 SMALL = "llama-tiny,num_layers=2,num_heads=2,d_model=32,d_ff=48,vocab_size=128"
 
@@ -91,6 +94,22 @@ def test_a_stored_suspect_and_an_identical_base(store):
     result = scan(place, find_bases([f"seed:5@{SMALL}", f"seed:6@{SMALL}"]))
     assert result.matches[0].is_identical and result.matches[0].verdict == "same-lineage"
     assert not result.matches[1].is_identical and result.matches[1].verdict == "unrelated"
+
+
+def test_what_both_were_given_without_a_seed_is_no_match(tmp_path):
+    """Tables of tokens that began as one formula, which has no name, and were trained apart."""
+    places = []
+    for seed in (1, 2):
+        cfg, params = model("gpt2", seed)
+        arrays = dict(flatten(params))
+        angles_VD = np.arange(1, cfg.vocab_size + 1)[:, None] * np.arange(1, cfg.d_model + 1)
+        arrays["embed/embedding"] = arrays["embed/embedding"] + np.sin(0.7 * angles_VD**2).astype(np.float32) / 20
+        places.append(tmp_path / f"{seed}.fingerprint")
+        save_fingerprint(places[-1], fingerprint(source((cfg, unflatten(arrays)))))
+    (match,) = scan(str(places[0]), find_bases([str(places[1])])).matches
+    assert match.verdict == "undefined" and match.log10_p < -4
+    result = Scan(scan(str(places[0]), find_bases([str(places[1]), f"seed:1@{SMALL}"])))
+    assert f"Undefined for 1 of 2 bases: {places[1]}." in result.summary()[1]
 
 
 def test_an_index_names_its_files_and_is_held_against_them(store, tmp_path):
