@@ -314,6 +314,17 @@ def test_every_number_has_an_option(place):
     assert not (place / "numbers" / "tensorboard").exists()
 
 
+def test_epoch_beyond_the_schedule_refused(place):
+    config = make(place, "epoch", steps=None)
+    data = setup.load_data(config)
+    steps = setup.total_steps(config, data.train)
+    assert steps > 2
+    planned = [dataclasses.replace(config, schedule_steps=count) for count in (steps, steps - 1)]
+    assert setup.total_steps(planned[0], data.train) == steps
+    with pytest.raises(InputError, match=f"is {steps} steps, beyond schedule_steps={steps - 1}"):
+        setup.total_steps(planned[1], data.train)
+
+
 def test_warmup_longer_than_run_reported(place, capsys):
     config = make(place, "short", warmup=10, learning_rate=1e-3)
     data = setup.load_data(config)
