@@ -325,6 +325,12 @@ def test_epoch_beyond_the_schedule_refused(place):
         setup.total_steps(planned[1], data.train)
 
 
+def test_two_recipes_refused(place, capsys):
+    assert command(words(place, "recipes", "--recipe", "seedprint", "--schedule", "paper")) == 2
+    assert "--recipe seedprint and --schedule paper are two recipes" in capsys.readouterr().err
+    assert not (place / "recipes").exists()
+
+
 def test_warmup_longer_than_run_reported(place, capsys):
     config = make(place, "short", warmup=10, learning_rate=1e-3)
     data = setup.load_data(config)
