@@ -316,7 +316,7 @@ def sinks_report(
         report = report_on_ids(opened.cfg, opened.weights, ids, options, advance=advance)
     if by_step:
         x_NT = cut_sequences(ids, max(options.lengths), options.num_sequences, seed=report["seed"])
-        report["by_step"] = sinks_by_step(opened, x_NT, epsilon=options.epsilon, quiet=quiet)
+        report["by_step"] = sinks_by_step(opened, x_NT, options, quiet=quiet)
     return report | {
         "checkpoint": opened.description,
         "weights_digest": opened.digest(),

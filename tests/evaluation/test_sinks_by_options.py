@@ -1,14 +1,34 @@
-"""The report on sinks of a mixture of experts."""
+"""Sinks by step under the criteria of the report, and the report of a mixture of experts."""
 
 import numpy as np
 import pytest
 
+from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.evaluation import sink_report
-from bornbiased_jax.evaluation.sink_report import ReportOptions, report_on_ids
+from bornbiased_jax.evaluation import sink_report, sink_steps
+from bornbiased_jax.evaluation.sink_report import ReportOptions, report_on_ids, sinks_report
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.quantization import parse_scheme
+from bornbiased_jax.text import ByteTokenizer
+
+REF = "seed:3@gpt2-tiny,num_layers=2,d_model=16,d_ff=32,num_heads=2,vocab_size=260"
+
+
+def test_sinks_by_step_have_the_criteria_of_the_report(monkeypatch):
+    """The run's only step is its initialization, which the report is of."""
+    opened = open_checkpoint(REF)
+    monkeypatch.setitem(opened.info, "run", "elsewhere")
+    monkeypatch.setattr(sink_steps, "read_run", lambda folder: {"config": {"seeds": [3]}})
+    monkeypatch.setattr(sink_steps, "find_steps", lambda folder: [])
+    options = ReportOptions(
+        lengths=[8], num_sequences=3, details=False, position=3, convention="rows_from_k", threshold="average",
+        epsilon=0.25,
+    )  # fmt: skip
+    report = sinks_report(opened, "builtin:prose", options, tokenizer=ByteTokenizer(), by_step=True, quiet=True)
+    (row,) = report["by_step"]
+    assert row["sink_rate"] == [report["sink_rate"]["8"]] == [0.0]
+    assert row["largest_score"] == [pytest.approx(np.max(report["score_by_layer_head"]["8"]))]
 
 
 def test_a_mixture_of_experts_has_a_report_without_super_neurons(monkeypatch):
