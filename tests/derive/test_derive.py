@@ -227,6 +227,20 @@ def test_impossible_changes_refused_in_one_sentence(change, sentence, tmp_path, 
     assert not list((tmp_path / "copy").glob("*"))
 
 
+@pytest.mark.parametrize("change", ["noise:1e39", "unused-rows:1e39"])
+def test_changes_beyond_float32_are_refused_and_write_nothing(change, tmp_path, capsys):
+    assert run(["derive", LLAMA, "--change", change, "--out", str(tmp_path / "copy")]) == 2
+    message = capsys.readouterr().err
+    assert f"{change} leaves weights that are not finite" in message and message.count("\n") == 1
+    assert not (tmp_path / "copy").exists()
+
+
+def test_function_beyond_float32_is_not_called_the_same(monkeypatch):
+    monkeypatch.setattr("bornbiased_jax.derive.derive.logit_difference", lambda *models: float("nan"))
+    with pytest.raises(InputError, match="moved logits by nan"):
+        changed(LLAMA, "permute:5")
+
+
 def test_vocabulary_beyond_memory_refused_before_allocation(monkeypatch):
     monkeypatch.setattr(hardware, "available_memory", lambda: 2**30)
     with pytest.raises(InputError, match=r"a vocabulary of 16,777,216 needs about 4\.0 GiB of memory, and 1\.0 GiB"):
