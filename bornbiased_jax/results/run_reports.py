@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -83,7 +82,7 @@ class Evaluation(Record):
         """Say what the perplexity means, over how much text, and whether that was training text."""
         value = self.record
         perplexity = value["perplexity"]
-        choices = rounded(perplexity) if math.isfinite(perplexity) else "more than any float can count"
+        choices = "more than any float can count" if perplexity is None else rounded(perplexity)
         sentences = [
             f"Perplexity {choices}: at each token the model is as undecided as among {choices} equally likely ones, at "
             f"a context of {value['context']:,} tokens.",
