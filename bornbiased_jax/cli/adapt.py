@@ -87,9 +87,12 @@ def adapt(json_file: str | None, **arguments: Any) -> int:
     seed_list = options.parse_seeds(arguments["seeds"])
     options.start(quiet=arguments["quiet"])
     from bornbiased_jax.derive.tune import adapt as train
+    from bornbiased_jax.training.initial import initial_references
 
+    # Of a run with several seeds, each of which goes on from its own, the architecture is that of any.
+    model = _architecture(initial_references(checkpoint, seed_list)[0] if method == "full" else checkpoint)
     summary = train(checkpoint, _adapter(arguments), seeds=tuple(seed_list), **run_fields(arguments))
-    summary = {**summary, "model": _architecture(checkpoint).to_dict()}
+    summary = {**summary, "model": model.to_dict()}
     return finish(summary, seed_list, json_file, f"{method}, ")
 
 

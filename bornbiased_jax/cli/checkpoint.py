@@ -60,7 +60,8 @@ def generate(
     value = {"ids": [int(token) for token in ids], "text": text, "model": opened.cfg.to_dict()}
     # The text alone on standard output: another program may read it.
     line = "" if json_file == "-" else text or " ".join(map(str, ids))
-    outputs.print_result(Generation(value), json_file, line=line, is_piped=True)
+    seed = sampling.seed if sampling.temperature > 0 else None
+    outputs.print_result(Generation(value, seed), json_file, line=line, is_piped=True)
 
 
 @click.command("parity", cls=Command)

@@ -10,6 +10,7 @@ import click
 from bornbiased_jax import ranges
 from bornbiased_jax.cli import dry_run, options, outputs
 from bornbiased_jax.cli.sections import Command
+from bornbiased_jax.errors import InputError
 
 if TYPE_CHECKING:
     from bornbiased_jax.training import PretrainConfig
@@ -116,6 +117,8 @@ def settings_of(arguments: Mapping[str, Any]) -> PretrainConfig:
 
     # The names of recipes were those of --schedule once, and still do there.
     schedule = arguments["schedule"]
+    if schedule in RECIPES and options.given("recipe") and schedule != arguments["recipe"]:
+        raise InputError(f"--recipe {arguments['recipe']} and --schedule {schedule} are two recipes: give one of them")
     recipe = schedule if schedule in RECIPES else arguments["recipe"]
     return from_schedule(
         recipe,

@@ -27,7 +27,7 @@ def add_noise(params: Params, strength: float, *, seed: int) -> Params:
     flat = _copy(params)
     for path in _matrices(flat):
         draws = np.random.default_rng([seed, keys.stable_hash(path)])
-        for matrix in _by_block(path, flat[path]):
+        for matrix in _by_matrix(path, flat[path]):
             matrix += strength * matrix.std() * draws.standard_normal(matrix.shape, np.float32)
     return unflatten(flat)
 
@@ -36,7 +36,7 @@ def prune(params: Params, fraction: float) -> Params:
     """Set the smallest entries of each matrix to zero, this fraction of them, block by block."""
     flat = _copy(params)
     for path in _matrices(flat):
-        for matrix in _by_block(path, flat[path]):
+        for matrix in _by_matrix(path, flat[path]):
             count = round(fraction * matrix.size)
             if count:
                 entries = matrix.reshape(-1)
@@ -75,7 +75,7 @@ def slerp(first: Model, second: Model, weight: float, name: str) -> Params:
     """
     flat = {}
     for path, (start, end) in _paired(first, second, name).items():
-        blocks = zip(_by_block(path, start), _by_block(path, end), strict=True)
+        blocks = zip(_by_matrix(path, start), _by_matrix(path, end), strict=True)
         flat[path] = np.stack([_slerp(*pair, weight) for pair in blocks]).reshape(start.shape)
     return unflatten(flat)
 
@@ -123,9 +123,11 @@ def _matrices(flat: dict[str, np.ndarray]) -> list[str]:
     return [path for path in flat if path.endswith(("/kernel", "/embedding"))]
 
 
-def _by_block(path: str, leaf: np.ndarray) -> list[np.ndarray]:
-    """Return views of a parameter, one a block."""
-    return list(leaf) if path.startswith("blocks/") else [leaf]
+def _by_matrix(path: str, leaf: np.ndarray) -> list[np.ndarray]:
+    """Return views of a parameter, one a block; of the kernels of experts one an expert."""
+    if not path.startswith("blocks/"):
+        return [leaf]
+    return list(leaf.reshape(-1, *leaf.shape[-2:]) if leaf.ndim > 3 else leaf)
 
 
 def _paired(first: Model, second: Model, name: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:

@@ -59,8 +59,8 @@ def derive(parent: str | Path, changes: Sequence[Change], context: ChangeContext
         context: seed of what is drawn, token ids in use.
 
     Raises:
-        InputError: no change, one that the model does not allow, or weights so far out of proportion that float32
-            does not hold the changed function.
+        InputError: no change, one that the model does not allow, weights that are no finite numbers afterwards, or so
+            far out of proportion that float32 does not hold the changed function.
     """
     if not changes:
         raise InputError("no change: give at least one, as in --change rotate:7")
@@ -76,7 +76,14 @@ def derive(parent: str | Path, changes: Sequence[Change], context: ChangeContext
             # Ids appended by an earlier change are none of the parent's.
             is_preserved_V[:shared] &= change.preserved_ids(model[0], context)[:shared]
             is_preserved_V[shared:] = False
-        model = change.apply(model, context)
+        with np.errstate(over="ignore", invalid="ignore"):
+            model = change.apply(model, context)
+        # The greatest and the least of numbers with a NaN among them are NaN.
+        if not all(np.isfinite([leaf.min(), leaf.max()]).all() for leaf in jax.tree.leaves(model[1])):
+            raise InputError(
+                f"{change.text} leaves weights that are not finite numbers: lower its strength, or choose a model "
+                "without such weights"
+            )
     # Compare logits with the parent, which is read again block by block.
     preserved = all(change.kind.preserves for change in changes)
     difference = None
@@ -84,7 +91,8 @@ def derive(parent: str | Path, changes: Sequence[Change], context: ChangeContext
         difference = logit_difference(
             open_checkpoint(parent), Checkpoint.from_params(*model), np.flatnonzero(is_preserved_V)
         )
-        if difference > _SAME:
+        # A comparison with NaN is false.
+        if not difference <= _SAME:
             raise InputError(
                 f"{', '.join(change.text for change in changes)} should leave the function alone, and moved logits by "
                 f"{difference:.2g} of their standard deviation: the weights are out of float32's proportions; make "

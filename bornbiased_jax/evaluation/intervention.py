@@ -87,11 +87,21 @@ def mean_loss(
     *,
     batch_size: int | None = None,
 ) -> float:
-    """Compute mean next-token loss over sequences of equal length, activations edited, in nats."""
+    """Compute mean next-token loss over sequences of equal length, activations edited, in nats.
+
+    Raises:
+        InputError: inputs that do not fit the model, sequences of one token.
+    """
     x = check_tokens(check_sequences(cfg, tokens_NT), cfg.vocab_size)
+    _check_predicts(x.shape[1])
     reading, size = Reading(finish=_summed_loss, needs=(head_path(cfg),)), batch_size_for(cfg, x.shape[1], batch_size)
     computed = read_batches(cfg, params, x, reading, size=size, options=ForwardOptions(edit=edit))
     return sum(float(loss) for _, loss in computed) / float(len(x) * (x.shape[1] - 1))
+
+
+def _check_predicts(length: int) -> None:
+    if length < 2:
+        raise InputError("a sequence of one token predicts nothing: give at least 2")
 
 
 def _summed_loss(cfg: ModelConfig, params: Params, final_BTD: jax.Array, tokens_BT: jax.Array) -> jax.Array:
@@ -201,6 +211,7 @@ def intervene_checkpoint(
     check_epsilon(epsilon)
     cfg = opened.cfg
     check_length(cfg, length)
+    _check_predicts(length)
     tokenizer = opened.require_tokenizer(tokenizer)
     if not (options.silence or options.write or options.clear or first_token is not None):
         raise InputError("nothing to intervene with: give --silence, --write, --clear or --first-token")

@@ -35,8 +35,8 @@ PIECE_TOKENS = 1 << 20
 class Scores(TypedDict):
     """Held-out loss of a model on a text, JSON-ready."""
 
-    perplexity: float
-    """e to the loss."""
+    perplexity: float | None
+    """e to the loss; None where no float is as large."""
     loss: float
     """Mean, in nats a predicted token."""
     bits_per_byte: float | None
@@ -135,7 +135,7 @@ def evaluate(
     num_bytes += len(tokenizer.decode(open_ids).encode())
     loss = nats / count
     return {
-        "perplexity": math.exp(loss) if loss < 700 else math.inf,
+        "perplexity": math.exp(loss) if loss < 700 else None,
         "loss": loss,
         "bits_per_byte": bits_per_byte(nats, num_bytes) if num_bytes else None,
         "num_tokens": count,

@@ -23,6 +23,7 @@ from bornbiased_jax.probes.outliers import SuperNeuron, measure_outliers, super_
 from bornbiased_jax.probes.sinks import SinkOptions, SinkSettings, check_epsilon, measure_sinks
 from bornbiased_jax.probes.variance import discrepancy, position_moments
 from bornbiased_jax.quantization import Granularity, Price, Scheme, prices
+from bornbiased_jax.quantization.price import check_prices
 from bornbiased_jax.text import Tokenizer, read_text, text_digest
 
 LENGTHS = (32, 64, 128, 256, 512)
@@ -144,7 +145,8 @@ class ReportOptions(SinkOptions):
     Attributes:
         lengths: sequence lengths in tokens. The sequences of the longest are drawn; shorter ones are their prefixes.
         num_sequences: how many windows are drawn at random from the text.
-        details: also variances, outliers and super neurons, on sequences of at most ``DETAIL_LENGTH`` tokens.
+        details: also variances, outliers and super neurons (of which a mixture of experts has none), on sequences of at
+            most ``DETAIL_LENGTH`` tokens.
         schemes, granularities, keep_sinks: what is quantized, see :func:`bornbiased_jax.quantization.prices`; on
             ``DETAIL_SEQUENCES`` sequences of the longest length.
         streaming: latest tokens in a rolling cache, besides the ``keep_sinks`` first ones; see
@@ -215,6 +217,8 @@ def report_on_ids(
     x_NT = check_sequences(cfg, cut_sequences(ids, longest, options.num_sequences, seed=seed))
     if streaming is not None:
         check_streaming(cfg, x_NT[:1], streaming, options.keep_sinks)
+    if options.schemes:
+        check_prices(cfg, longest, options.schemes, options.keep_sinks)
     sinks = measure_sinks(cfg, params, x_NT, options, batch_size=batch_size, advance=advance)
     by_length = {str(length): sinks["by_length"][length] for length in sorted(set(lengths))}
     report: SinkReport = {
@@ -238,7 +242,8 @@ def report_on_ids(
         x_DT = x_NT[:DETAIL_SEQUENCES, :DETAIL_LENGTH]
         report["variance"] = _variance(cfg, params, x_DT.shape, seed, advance)
         report["outliers"] = _outliers(cfg, params, x_DT, advance)
-        if cfg.mlp and x_DT.shape[1] > 1:
+        # In a mixture of experts each token has neurons of its own.
+        if cfg.mlp and cfg.num_experts is None and x_DT.shape[1] > 1:
             report["super_neurons"] = super_neurons(cfg, params, x_DT, advance=advance)
     few_NT = x_NT[:DETAIL_SEQUENCES]
     if options.schemes and not isinstance(params, StreamedWeights):
@@ -311,7 +316,7 @@ def sinks_report(
         report = report_on_ids(opened.cfg, opened.weights, ids, options, advance=advance)
     if by_step:
         x_NT = cut_sequences(ids, max(options.lengths), options.num_sequences, seed=report["seed"])
-        report["by_step"] = sinks_by_step(opened, x_NT, epsilon=options.epsilon, quiet=quiet)
+        report["by_step"] = sinks_by_step(opened, x_NT, options, quiet=quiet)
     return report | {
         "checkpoint": opened.description,
         "weights_digest": opened.digest(),
@@ -355,7 +360,7 @@ def count_sequences(cfg: ModelConfig, options: ReportOptions) -> int:
     cells = len(options.schemes) * len(options.granularities) * len(options.keep_sinks)
     if options.streaming is not None:
         cells += len(options.keep_sinks) + 1
-    return options.num_sequences + (options.details * (2 + cfg.mlp) + cells) * detailed
+    return options.num_sequences + (options.details * (2 + (cfg.mlp and cfg.num_experts is None)) + cells) * detailed
 
 
 def _variance(

@@ -12,7 +12,7 @@ from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
 from bornbiased_jax.checkpoints.formats.run import find_steps, read_run
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.probes.sinks import SinkOptions, measure_sinks
+from bornbiased_jax.probes.sinks import DEFAULTS, SinkOptions, measure_sinks
 
 
 class StepSinks(TypedDict):
@@ -21,7 +21,7 @@ class StepSinks(TypedDict):
     step: int
     seeds: list[int]
     sink_rate: list[float]
-    """Fraction of heads whose score of the first position exceeds epsilon, averaged over sequences."""
+    """Fraction of heads that are sinks, as ``threshold`` of the options says."""
     largest_score: list[float]
     """Mean score of the strongest head."""
 
@@ -37,14 +37,14 @@ def check_run(opened: Checkpoint) -> None:
 
 
 def sinks_by_step(
-    opened: Checkpoint, tokens_NT: ArrayLike, *, epsilon: float = 0.25, quiet: bool = False
+    opened: Checkpoint, tokens_NT: ArrayLike, options: SinkOptions = DEFAULTS, *, quiet: bool = False
 ) -> list[StepSinks]:
-    """Measure sinks at the first position of all seeds of a run, step by step.
+    """Measure sinks of all seeds of a run, step by step.
 
     Args:
         opened: any checkpoint of the run. Step 0 is drawn from the seeds where the run saved none and began untrained.
         tokens_NT: N sequences of T token ids.
-        epsilon: a head is a sink where its score exceeds this.
+        options: which heads are sinks.
         quiet: show no progress.
 
     Raises:
@@ -67,8 +67,8 @@ def sinks_by_step(
                     params = open_checkpoint(f"{folder}@seed={seed},step={step}").params()
                 else:
                     params = init_seed(opened.cfg, seed)
-                sinks = measure_sinks(opened.cfg, params, tokens_NT, SinkOptions(epsilon=epsilon))
-                row["sink_rate"].append(sinks["sink_rate_per_sequence"])
+                sinks = measure_sinks(opened.cfg, params, tokens_NT, options)
+                row["sink_rate"].append(sinks["sink_rate"])
                 row["largest_score"].append(float(sinks["score_LH"].max()))
             rows.append(row)
             advance(1)

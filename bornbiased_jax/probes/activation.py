@@ -95,11 +95,11 @@ class Histogram:
     edges: jax.Array
 
     def __call__(self, captured: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        """Return float32 statistics over sequences, positions and neurons of the batch."""
+        """Return statistics over sequences, positions and neurons of the batch: float32, and int32 counts."""
         u = captured["mlp_preactivation"].astype(jnp.float32).ravel()
         mean = jnp.mean(u)
-        return {
-            "mean": mean,
-            "spread": jnp.mean(jnp.square(u - mean)),
-            "bins": jnp.histogram(u, bins=self.edges)[0],
-        }
+        # As jnp.histogram has it, which counts in float32: beyond 2^24 in a bin it would count no further.
+        at = jnp.searchsorted(self.edges, u, side="right")
+        at = jnp.where(u == self.edges[-1], len(self.edges) - 1, at)
+        bins = jnp.zeros(len(self.edges), jnp.int32).at[at].add(1)[1:]
+        return {"mean": mean, "spread": jnp.mean(jnp.square(u - mean)), "bins": bins}

@@ -208,7 +208,7 @@ def super_neurons(
         cfg: the architecture.
         params: its weights, in memory or streamed.
         tokens_NT: token ids [N, T] or vectors [N, T, D], T at least 2.
-        top: how many to return, over all layers.
+        top: how many to return, over all layers; fewer where other neurons write nothing anywhere.
         batch_size: sequences in one forward pass; chosen by memory unless given.
         advance: called with the number of sequences done since the last call.
 
@@ -252,6 +252,9 @@ def super_neurons(
     for flat in np.argsort(-np.abs(write_LF), axis=None)[:top]:
         at = np.unravel_index(flat, write_LF.shape)
         row_D = np.square(down(int(at[0]))[at[1]], dtype=np.float64)
+        # Of W_down that begins at zero, or was pruned, a row has no channel.
+        if not row_D.any():
+            continue
         rest = float(rest_LF[at])
         ratio = float(first_LF[at]) / rest if rest > 0 else None
         heaviest = max(float(norm[at]) for norm in norms.values())

@@ -53,10 +53,10 @@ class FakeQuantizer:
 def quantize_kernel(kernel_LIO: jax.Array, bits: int, granularity: Granularity) -> jax.Array:
     """Round kernels [L, in, out]: one scale a matrix for "tensor", one an output channel otherwise.
 
-    Per-token and per-channel activations are paired with a scale for each output channel, as engines do: only that
-    can be taken out of the product.
+    Of kernels [L, experts, in, out] each expert's is a matrix of its own. Per-token and per-channel activations are
+    paired with a scale for each output channel, as engines do: only that can be taken out of the product.
     """
-    return round_to(kernel_LIO, bits, (1, 2) if granularity == "tensor" else (1,))
+    return round_to(kernel_LIO, bits, (-2, -1) if granularity == "tensor" else (-2,))
 
 
 def round_to(x: jax.Array, bits: int, axes: tuple[int, ...]) -> jax.Array:

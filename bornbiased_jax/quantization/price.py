@@ -81,7 +81,8 @@ def prices(
         advance: called with the number of sequences done since the last call; N in every cell.
 
     Raises:
-        InputError: inputs that do not fit the model, sequences of one token, more positions kept than there are.
+        InputError: inputs that do not fit the model, sequences of one token, more positions kept than there are,
+            activations of a mixture of experts.
 
     Example:
         >>> from bornbiased_jax.config import preset
@@ -94,11 +95,7 @@ def prices(
     """
     x = check_tokens(check_sequences(cfg, tokens_NT), cfg.vocab_size)
     N, T = x.shape
-    if T < 2:
-        raise InputError("a sequence of one token predicts nothing: give at least 2")
-    for count in keep:
-        if not 0 <= count < T:
-            raise InputError(f"{count} first positions cannot be kept of {T}: give numbers from 0 to {T - 1}")
+    check_prices(cfg, T, schemes, keep)
     size = batch_size or max(1, LOGIT_BYTES // (4 * T * cfg.vocab_size))
     cells: list[Price] = []
     for scheme in schemes:
@@ -123,6 +120,25 @@ def prices(
                 cells.append(cell)
                 unkept = cell if count == 0 else unkept
     return cells
+
+
+def check_prices(cfg: ModelConfig, length: int, schemes: Sequence[Scheme], keep: Sequence[int]) -> None:
+    """Refuse what :func:`prices` cannot measure on sequences of ``length`` tokens.
+
+    Raises:
+        InputError: sequences of one token, more positions kept than there are, activations of experts.
+    """
+    if length < 2:
+        raise InputError("a sequence of one token predicts nothing: give at least 2")
+    for count in keep:
+        if not 0 <= count < length:
+            raise InputError(f"{count} first positions cannot be kept of {length}: give numbers from 0 to {length - 1}")
+    for scheme in schemes:
+        if scheme.activations is not None and cfg.num_experts is not None:
+            raise InputError(
+                f"{scheme} quantizes activations, and those in a mixture of experts are not edited: quantize weights "
+                "or the cache alone (w4, kv4)"
+            )
 
 
 def _cell(

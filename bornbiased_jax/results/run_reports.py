@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -83,7 +83,7 @@ class Evaluation(Record):
         """Say what the perplexity means, over how much text, and whether that was training text."""
         value = self.record
         perplexity = value["perplexity"]
-        choices = rounded(perplexity) if math.isfinite(perplexity) else "more than any float can count"
+        choices = "more than any float can count" if perplexity is None else rounded(perplexity)
         sentences = [
             f"Perplexity {choices}: at each token the model is as undecided as among {choices} equally likely ones, at "
             f"a context of {value['context']:,} tokens.",
@@ -109,14 +109,26 @@ class Evaluation(Record):
         return [Listing("Evaluation", ["quantity", "value"], rows, explain("perplexity", "bits per byte"))]
 
 
+@dataclasses.dataclass(frozen=True, repr=False)
 class Generation(Record):
-    """A continued prompt."""
+    """A continued prompt.
+
+    Attributes:
+        seed: of the draws; None where each token is the likeliest.
+    """
+
+    seed: int | None = None
 
     def summary(self) -> list[str]:
-        """Say how many tokens there are, and that they are the likeliest."""
-        value = self.record
+        """Say how many tokens there are, and whether they are the likeliest or drawn."""
+        tokens = count(len(self.record["ids"]), "token")
+        if self.seed is not None:
+            return [
+                f"{tokens} with the prompt, each drawn by its probability after those before it.",
+                f"The same model, prompt and seed ({self.seed}) give the same continuation, other seeds others.",
+            ]
         return [
-            f"{count(len(value['ids']), 'token')} with the prompt, each the likeliest after those before it.",
+            f"{tokens} with the prompt, each the likeliest after those before it.",
             "The same model and prompt give the same continuation: nothing is drawn.",
         ]
 

@@ -157,7 +157,8 @@ def scaling(
         advance: called with 1 after each width.
 
     Raises:
-        InputError: fewer than two widths or seeds, a width at which the model's proportions would not be whole.
+        InputError: fewer than two widths or seeds, a width at which the model's proportions would not be whole, or
+            whose activations grow beyond float32.
     """
     if len(set(widths)) < 2:
         raise InputError("a slope needs at least two widths, as in --widths 64,128,256")
@@ -168,6 +169,7 @@ def scaling(
     by_width = []
     for wide in configs:
         by_width.append(_stds(wide, rates_by_width(config.model, wide.model, config.optimizer) if is_scaled else None))
+        _check_finite(by_width[-1], wide.model.d_model)
         advance(1)
     rows = [
         _row(
@@ -184,6 +186,20 @@ def scaling(
     ]
     base_width = config.model.d_model if is_scaled else None
     return Scaling(tuple(widths), len(config.seeds), config.optimizer, tuple(rows), base_width)
+
+
+def _check_finite(stds: dict[str, np.ndarray], width: int) -> None:
+    """Refuse what has no slope.
+
+    Raises:
+        InputError: an activation is not finite; the sentence names it and the first such step.
+    """
+    for name, std_NS in stds.items():
+        is_finite_N = np.isfinite(std_NS).all(axis=1)
+        if not is_finite_N.all():
+            raise InputError(
+                f"{name} of width {width} is not finite at step {int(np.argmin(is_finite_N))}: lower the learning rate"
+            )
 
 
 def _stds(config: PretrainConfig, rates: Params | None) -> dict[str, np.ndarray]:

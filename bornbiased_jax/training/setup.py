@@ -150,7 +150,7 @@ def total_steps(config: PretrainConfig, train: Windows) -> int:
     """Return the number of updates: those set, or one epoch.
 
     Raises:
-        InputError: one epoch is less than one step.
+        InputError: one epoch is less than one step, or more steps than the learning rate is laid out for.
     """
     # One epoch, unless a number is set.
     steps = config.steps if config.steps is not None else len(train) // config.batch_size
@@ -158,6 +158,11 @@ def total_steps(config: PretrainConfig, train: Windows) -> int:
         raise InputError(
             f"{config.data} has {len(train)} windows of {config.context} tokens, less than one step of "
             f"{config.batch_size}: lower the batch size"
+        )
+    if config.schedule_steps is not None and steps > config.schedule_steps:
+        raise InputError(
+            f"one epoch of {config.data} is {steps} steps, beyond schedule_steps={config.schedule_steps}, where the "
+            "rate ends: raise it, or set steps"
         )
     if steps <= config.warmup and jax.process_index() == 0:
         reached = config.learning_rate * steps / config.warmup

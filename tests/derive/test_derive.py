@@ -149,6 +149,25 @@ def test_pruning_takes_the_smallest_of_each_matrix(trained):
             np.testing.assert_array_equal(reference[~gone], actual[~gone])
 
 
+def test_each_expert_is_a_matrix_of_its_own():
+    """Three experts of one block after the other, each ten times as large as the one before."""
+    sizes_E11 = np.array([1.0, 10.0, 100.0])[:, None, None]
+    draws = np.random.default_rng(0)
+    kernel, other = (draws.standard_normal((2, 3, 20, 30)).astype(np.float32) * sizes_E11 for _ in range(2))
+
+    def made(change, *kernels):
+        return change(*({"blocks": {"up": {"kernel": leaf}}} for leaf in kernels))["blocks"]["up"]["kernel"]
+
+    pruned = made(lambda params: damage.prune(params, 0.25), kernel)
+    assert ((pruned == 0).sum(axis=(2, 3)) == 150).all()
+    noise = made(lambda params: damage.add_noise(params, 0.5, seed=1), kernel) - kernel
+    np.testing.assert_allclose(noise.std(axis=(2, 3)) / kernel.std(axis=(2, 3)), 0.5, rtol=0.15)
+    cfg = open_checkpoint(QWEN2_MOE).cfg
+    between = lambda first, second: damage.slerp((cfg, first), (cfg, second), 0.3, "other")  # noqa: E731
+    apart = [made(between, kernel[:, expert], other[:, expert]) for expert in range(3)]
+    np.testing.assert_array_equal(made(between, kernel, other), np.stack(apart, axis=1))
+
+
 @pytest.mark.parametrize("bits", [4, 8])
 def test_rounding_errs_by_half_a_step_and_uniformly(bits):
     """The mean square of the error is step²/12 where the step is small, and no error exceeds half a step."""
@@ -225,6 +244,20 @@ def test_impossible_changes_refused_in_one_sentence(change, sentence, tmp_path, 
     message = capsys.readouterr().err
     assert sentence in message and message.count("\n") == 1
     assert not list((tmp_path / "copy").glob("*"))
+
+
+@pytest.mark.parametrize("change", ["noise:1e39", "unused-rows:1e39"])
+def test_changes_beyond_float32_are_refused_and_write_nothing(change, tmp_path, capsys):
+    assert run(["derive", LLAMA, "--change", change, "--out", str(tmp_path / "copy")]) == 2
+    message = capsys.readouterr().err
+    assert f"{change} leaves weights that are not finite" in message and message.count("\n") == 1
+    assert not (tmp_path / "copy").exists()
+
+
+def test_function_beyond_float32_is_not_called_the_same(monkeypatch):
+    monkeypatch.setattr("bornbiased_jax.derive.derive.logit_difference", lambda *models: float("nan"))
+    with pytest.raises(InputError, match="moved logits by nan"):
+        changed(LLAMA, "permute:5")
 
 
 def test_vocabulary_beyond_memory_refused_before_allocation(monkeypatch):

@@ -141,6 +141,19 @@ def test_mismatched_adaptation_refused_in_one_sentence(text, tmp_path, capsys, m
 
 
 @pytest.mark.slow
+def test_each_seed_of_a_run_is_fine_tuned_from_its_own(text, tmp_path):
+    assert adapt(text, LLAMA, "lora", tmp_path / "both", "--rank", "2", "--seeds", "1,2") == 0
+    summary = tmp_path / "summary.json"
+    assert adapt(text, str(tmp_path / "both"), "full", tmp_path / "on", "--seeds", "1,2", "--json", str(summary)) == 0
+    assert json.loads(summary.read_text())["model"] == open_checkpoint(LLAMA).cfg.to_dict()
+    begun, parents = (
+        [open_checkpoint(f"{tmp_path / name}@seed={seed},step={step}").digest() for seed in (1, 2)]
+        for name, step in (("on", 0), ("both", 3))
+    )
+    assert begun == parents
+
+
+@pytest.mark.slow
 def test_prefix_plus_takes_one_seed_and_another_order(text, tmp_path, capsys):
     """Follow the advice in its refusal of two seeds."""
     assert adapt(text, LLAMA, "prefix-plus", tmp_path / "run", "--seeds", "1", "--data-seed", "5") == 0

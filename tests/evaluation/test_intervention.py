@@ -75,6 +75,7 @@ def test_the_command_writes_before_and_after(tmp_path, capsys):
         (["--first-token", "260"], "vocabulary of 260"),
         (["--silence", "blocks/1/mlp:0", "--write", "blocks/1/mlp:0@2"], "named twice"),
         (["--silence", "blocks/1/mlp:0", "--position", "9"], "position 9"),
+        (["--silence", "blocks/1/mlp:0", "--length", "1"], "a sequence of one token predicts nothing"),
     ],
 )
 def test_impossible_interventions_refused_in_one_sentence(options, words, capsys):

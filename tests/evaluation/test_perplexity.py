@@ -1,6 +1,7 @@
 """Perplexity and bits per byte, against transformers and by hand."""
 
 import dataclasses
+import json
 import math
 
 import jax.numpy as jnp
@@ -20,6 +21,15 @@ from bornbiased_jax.text.tokenizers import default_tokenizer, encode_documents
 
 BYTES = ByteTokenizer()
 TEXT = ["The quick brown fox — ein schöner Tag — jumps over the lazy dog. " * 30, "Another document. " * 40]
+
+
+def test_a_loss_beyond_all_floats_is_json(monkeypatch):
+    monkeypatch.setattr(perplexity, "forward_batches", lambda cfg, params, parts, *rest: [(7000.0, 7)] * len(parts))
+    monkeypatch.setattr(perplexity, "check_forward", lambda *sizes, **more: None)
+    cfg = preset("gpt2-tiny", vocab_size=256)
+    scores = evaluate(cfg, {}, TEXT, BYTES, num_sequences=2, context=8, batch_size=2, quiet=True)
+    assert (scores["loss"], scores["perplexity"]) == (1000.0, None)
+    json.dumps(scores, allow_nan=False)
 
 
 def test_agrees_with_transformers(tmp_path):

@@ -1,5 +1,7 @@
 """MLP pre-activations: the streaming statistics, and Figure 6's two numbers."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model import apply
-from bornbiased_jax.probes.activation import preactivation
+from bornbiased_jax.probes.activation import Histogram, preactivation
 
 
 @pytest.mark.slow
@@ -28,6 +30,18 @@ def test_statistics_equal_numpy(name, batch_size):
         mine = statistics.histogram_LE[layer] * u.shape[1] * np.diff(edges)
         # A value within float32 rounding of an edge may fall on either side of it.
         assert np.abs(mine - bins).max() <= 1 + 1e-3
+
+
+@pytest.mark.slow
+def test_bins_count_beyond_what_float32_holds():
+    batch = {"mlp_preactivation": jnp.zeros((1, 2, 2**23 + 1))}
+    bins = jax.jit(Histogram(jnp.array([-1.0, 0.5, 1.0])))(batch)["bins"]
+    assert bins.tolist() == [2**24 + 2, 0]
+
+
+def test_bins_are_half_open_but_for_the_last():
+    batch = {"mlp_preactivation": jnp.array([-1.5, -1.0, 0.0, 0.5, 1.0, 1.5])}
+    assert Histogram(jnp.array([-1.0, 0.5, 1.0]))(batch)["bins"].tolist() == [2, 2]
 
 
 def test_figure_6_with_and_without_norm():

@@ -140,6 +140,17 @@ def test_a_planted_super_neuron_is_found(gated, monkeypatch):
     assert not super_neurons(cfg, params, tokens, top=1)[0]["super"]
 
 
+def test_neurons_with_a_row_of_zeros_write_nothing_and_are_left_out():
+    """As every neuron of a scheme whose projections begin at zero."""
+    cfg, params, tokens = planted(gated=False)
+    params["blocks"]["mlp"]["down"]["kernel"][:, :9] = 0.0
+    neurons = super_neurons(cfg, params, tokens, top=32)
+    assert len(neurons) == 14 and min(neuron["neuron"] for neuron in neurons) == 9
+    assert np.isfinite([neuron["channels"] for neuron in neurons]).all()
+    params["blocks"]["mlp"]["down"]["kernel"][:] = 0.0
+    assert super_neurons(cfg, params, tokens) == []
+
+
 def test_inputs_that_do_not_fit(model):
     cfg, params, tokens = model
     with pytest.raises(InputError, match="outside the model's vocabulary"):

@@ -83,6 +83,16 @@ def test_kernels_have_a_scale_a_matrix_or_an_output_channel():
             np.testing.assert_allclose(columns[layer, :, column], expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("granularity", ["tensor", "token", "channel"])
+def test_experts_are_rounded_as_matrices_of_their_own(granularity):
+    kernel_LEIO = jnp.asarray(
+        np.random.default_rng(3).standard_normal((2, 3, 5, 6)) * np.array([1, 10, 100])[:, None, None]
+    )
+    rounded = quantize_kernel(kernel_LEIO, 4, granularity)
+    for expert in range(3):
+        np.testing.assert_array_equal(rounded[:, expert], quantize_kernel(kernel_LEIO[:, expert], 4, granularity))
+
+
 @pytest.mark.slow
 def test_only_the_kernels_of_blocks_are_rounded(params):
     rounded = quantized_params(params, 4, "token")

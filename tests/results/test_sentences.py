@@ -145,6 +145,18 @@ def test_perplexity_sentence_warns_of_training_text():
     assert "as among 9.04 equally likely" in run_reports.Evaluation(evaluated()).summary()[0]
 
 
+def test_perplexity_beyond_floats_has_words():
+    told = run_reports.Evaluation(evaluated(perplexity=None, loss=900.0))
+    assert "more than any float can count" in told.summary()[0]
+    assert ["loss (nats per token)", 900.0] in told.tables()[0].rows
+
+
+def test_generation_sentence_says_whether_tokens_were_drawn():
+    assert "each the likeliest" in run_reports.Generation({"ids": [1, 2]}).summary()[0]
+    told = " ".join(run_reports.Generation({"ids": [1, 2]}, 7).summary())
+    assert "2 tokens with the prompt, each drawn" in told and "seed (7)" in told and "likeliest" not in told
+
+
 def test_stopped_run_sentence_says_resume():
     value = {"out": "runs/a", "step": 3, "steps": 9, "finished": False, "loss": [4.5, 4.75], "tokens": 96}
     told = results.Training(value | {"validation_loss": None, "peak_share": None}).summary()

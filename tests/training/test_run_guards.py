@@ -314,6 +314,23 @@ def test_every_number_has_an_option(place):
     assert not (place / "numbers" / "tensorboard").exists()
 
 
+def test_epoch_beyond_the_schedule_refused(place):
+    config = make(place, "epoch", steps=None)
+    data = setup.load_data(config)
+    steps = setup.total_steps(config, data.train)
+    assert steps > 2
+    planned = [dataclasses.replace(config, schedule_steps=count) for count in (steps, steps - 1)]
+    assert setup.total_steps(planned[0], data.train) == steps
+    with pytest.raises(InputError, match=f"is {steps} steps, beyond schedule_steps={steps - 1}"):
+        setup.total_steps(planned[1], data.train)
+
+
+def test_two_recipes_refused(place, capsys):
+    assert command(words(place, "recipes", "--recipe", "seedprint", "--schedule", "paper")) == 2
+    assert "--recipe seedprint and --schedule paper are two recipes" in capsys.readouterr().err
+    assert not (place / "recipes").exists()
+
+
 def test_warmup_longer_than_run_reported(place, capsys):
     config = make(place, "short", warmup=10, learning_rate=1e-3)
     data = setup.load_data(config)

@@ -147,6 +147,15 @@ def test_sentences_name_what_grows_and_from_which_step():
     assert "attention_scale=1/head_dim" in lacks and "tie_embeddings=false" in lacks
 
 
+def test_activations_beyond_float32_are_refused(monkeypatch):
+    """A learning rate that is far too large; the record of it could not be written."""
+    stds = {"embedded": np.ones((3, 4)), "residual": np.ones((3, 4))}
+    stds["residual"][2, 1] = np.nan
+    monkeypatch.setattr(module, "_stds", lambda config, rates: stds)
+    with pytest.raises(InputError, match="residual of width 32 is not finite at step 2: lower the learning rate"):
+        scaling(_config(), (32, 64))
+
+
 @pytest.mark.parametrize(("widths", "seeds", "message"), [((64,), (0, 1), "two widths"), ((32, 64), (0,), "two seeds")])
 def test_too_few_widths_or_seeds_are_refused(widths, seeds, message):
     with pytest.raises(InputError, match=message):
