@@ -314,7 +314,11 @@ def _firing_sums(captured: dict[str, jax.Array]) -> tuple[jax.Array, ...]:
 
 
 def _norm_ratio(cfg: ModelConfig, kernel_of: Callable[[int], np.ndarray]) -> np.ndarray:
-    """Divide the norm of each neuron's input column by the median of its layer, [L, F]; kernels [D, F] by layer."""
+    """Divide the norm of each neuron's input column by the median of its layer, [L, F]; kernels [D, F] by layer.
+
+    Of a layer of which most columns are zeros (pruned neurons) by the median of the others; of zeros alone it is 0.
+    """
     kernels = map(kernel_of, range(cfg.num_layers))
     norm_LF = np.stack([np.linalg.norm(kernel_DF.astype(np.float64), axis=0) for kernel_DF in kernels])
-    return np.asarray(norm_LF / np.median(norm_LF, axis=-1, keepdims=True))
+    medians = [float(np.median(norm_F) or np.median(norm_F[norm_F > 0] if norm_F.any() else 1.0)) for norm_F in norm_LF]
+    return np.asarray(norm_LF / np.array(medians)[:, None])

@@ -83,8 +83,9 @@ class Sinks(Result):
         report = self.report
         length, rate = max(report["sink_rate"].items(), key=lambda item: int(item[0]))
         std, sequences = report.get("sink_rate_std", {}).get(length), report["num_sequences"]
-        # Over sequences, of their mean.
-        error = "" if std is None or sequences < 2 else f", give or take {percent(std / sequences**0.5)}"
+        # Over sequences, of their mean: a rate of average scores has none.
+        is_average = report.get("threshold") == "average"
+        error = "" if std is None or sequences < 2 or is_average else f", give or take {percent(std / sequences**0.5)}"
         attend = f"more than {report['epsilon']:g} of their attention on position {report['position']} at T = {length}"
         sentences = [
             f"{percent(rate)} of the heads{error}, put {attend}: they are sinks."

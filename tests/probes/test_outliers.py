@@ -151,6 +151,14 @@ def test_neurons_with_a_row_of_zeros_write_nothing_and_are_left_out():
     assert super_neurons(cfg, params, tokens) == []
 
 
+def test_norms_of_mostly_pruned_neurons_are_those_of_the_others():
+    kernels = np.zeros((3, 2, 5))
+    kernels[0, 0, :2] = 1.0, 3.0
+    kernels[1, 0] = 1.0, 2.0, 4.0, 0.0, 0.0
+    ratio_LF = outliers._norm_ratio(preset("llama-tiny", num_layers=3), lambda layer: kernels[layer])
+    assert ratio_LF.tolist() == [[0.5, 1.5, 0, 0, 0], [1, 2, 4, 0, 0], [0] * 5]
+
+
 def test_inputs_that_do_not_fit(model):
     cfg, params, tokens = model
     with pytest.raises(InputError, match="outside the model's vocabulary"):

@@ -123,6 +123,8 @@ def test_sinks_have_an_error_and_a_suspect():
     told = results.Sinks(value).summary()
     assert told[0].startswith("72% of the heads, give or take 1%,") and "T = 128" in told[0]
     assert "--silence blocks/12/mlp:1229" in told[2]
+    # The deviation over sequences is not that of heads by their average score.
+    assert results.Sinks(value | {"threshold": "average"}).summary()[0].startswith("72% of the heads, put more")
 
 
 @pytest.mark.parametrize(("after", "word"), [(0.2, "fewer"), (0.5, "as many"), (0.7, "more")])
