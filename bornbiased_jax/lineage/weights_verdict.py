@@ -83,7 +83,7 @@ def auto_verdict(
     comparison = compare_weights(base, suspect, options, further=further)
     if comparison.is_identical and (identity is None or identity.kind == "logits"):
         identity = Identity("tensors", SAME_WEIGHTS)
-    kinds = kinds_alone(comparison)
+    kinds = _kinds_alone(comparison)
     rows = component_rows(comparison)
     decision, reason, deciding = _decide(comparison, identity, kinds, by_model_part(comparison, rows), near)
     if decision == "unrelated" and _token_labels(base) == "ids":
@@ -205,7 +205,7 @@ def _decide(
     if identity is not None:
         return "same-lineage", identity.sentence, best
     if best is not None and comparison.is_significant(best.log10_adjusted):
-        if kinds and not _is_copied(comparison, kinds):
+        if is_without_seed(comparison):
             reason = (
                 f"the models agree in {' and '.join(map(place, kinds))} alone, and in no other kind of matrix: a "
                 "structure that both were given without a seed, or a table that both took from elsewhere, would do that"
@@ -238,11 +238,11 @@ def _decide(
 
 def is_without_seed(comparison: WeightsComparison) -> bool:
     """Return whether all that agrees may have been given to both models without a seed: it decides nothing."""
-    kinds = kinds_alone(comparison)
+    kinds = _kinds_alone(comparison)
     return bool(kinds) and not _is_copied(comparison, kinds)
 
 
-def kinds_alone(comparison: WeightsComparison) -> list[str]:
+def _kinds_alone(comparison: WeightsComparison) -> list[str]:
     """Return the one or two tables or kinds of block matrices in which alone the models agree; [] if others do too."""
     agreeing = [cell for cell in comparison.cells if comparison.is_significant(cell.log10_adjusted)]
     if any(cell.evidence in (*BLOCK_LABELS, OUTPUTS) for cell in agreeing):

@@ -320,5 +320,7 @@ def _norm_ratio(cfg: ModelConfig, kernel_of: Callable[[int], np.ndarray]) -> np.
     """
     kernels = map(kernel_of, range(cfg.num_layers))
     norm_LF = np.stack([np.linalg.norm(kernel_DF.astype(np.float64), axis=0) for kernel_DF in kernels])
-    medians = [float(np.median(norm_F) or np.median(norm_F[norm_F > 0] if norm_F.any() else 1.0)) for norm_F in norm_LF]
-    return np.asarray(norm_LF / np.array(medians)[:, None])
+    median_L1 = np.median(norm_LF, axis=-1, keepdims=True)
+    for layer in np.flatnonzero(median_L1 == 0):
+        median_L1[layer] = np.median(norm_LF[layer][norm_LF[layer] > 0]) if norm_LF[layer].any() else 1.0
+    return np.asarray(norm_LF / median_L1)
