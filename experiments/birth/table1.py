@@ -162,7 +162,7 @@ EXPERIMENT = Experiment(
     settings=settings.TABLE1,
     cost={
         "laptop": "about 5 minutes on two cores",
-        "paper": "needs a GPU: 1.7e18 floating-point operations, most of them in the 1.2B rows",
+        "paper": "needs a GPU: 1.9e16 floating-point operations, most of them in the 1.2B rows",
     },
     run=probing.run_groups,
     takes_precision=True,
