@@ -1,6 +1,8 @@
 """``python -m benchmarks [NAME] [OPTIONS]``: the benchmark of the given name, or the sweep against PyTorch."""
 
+import faulthandler
 import importlib
+import signal
 import sys
 
 from bornbiased_jax.errors import InputError
@@ -28,6 +30,8 @@ name = sys.argv[1] if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else
 if name not in NAMES:
     print(f"unknown benchmark {name!r}: choose {', '.join(NAMES)}", file=sys.stderr)
     sys.exit(2)
+# One that is stopped says where it was.
+faulthandler.register(signal.SIGTERM, chain=True)
 try:
     importlib.import_module(f"benchmarks.{name}").main([word for word in sys.argv[1:] if word != name])
 except InputError as error:

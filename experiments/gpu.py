@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bornbiased_jax import io, progress
-from bornbiased_jax.experiments.birth import table1
 from bornbiased_jax.experiments.lineage import settings as lineage
 from bornbiased_jax.experiments.wheels import wheels
 from bornbiased_jax.model.layers import HIGHEST
@@ -43,8 +42,10 @@ class Step(NamedTuple):
 SWEEP = "--model llama-tiny --sequences 8 --length 16 --seeds 2 --pairs 1 --batches 4"
 RATE = "training_rate --goal 0.45 --model llama-nano --context 2048 --batch-size 32 --dtype bfloat16"
 BY_PRECISION = "--precision PRECISION"
-# The rows of Table 1 that two cores take longest for come first.
-ROWS = sorted(table1.ROWS, key=lambda name: -int(name.split("_")[2]) * (1 + "abc".index(name.split("_")[1])))
+# Of Table 1 what two cores take hours for, the shortest first.
+ROWS = tuple(f"table1_{row}_{seed}" for row in ("c_256", "b_1024", "c_1024") for seed in (42, 43))
+LARGER = ("table4b_256", "table4c_256", "table5_256", "table8_256", "figure11_256")
+LARGER_QWEN = ("table10_256", "table11_256", "table12_256", "figure14_256")
 PAIRS = tuple(f"table4a_llama_1024_{base}_{suspect}" for base, suspect in lineage.PAIRS["llama"])
 STEPS = [
     Step("self_test", 40, "self_test", "--draws 20000"),
@@ -55,10 +56,12 @@ STEPS = [
     Step("sweep_nano", 300, "sweep_vs_torch --seeds 32 --pairs 2 --batches 128 --model llama-nano", SWEEP),
     Step("training_rate", 120, RATE, "--model llama-tiny --context 16 --batch-size 2 --turns 1 --steps 1"),
     Step("seeds_at_once", 120, "seeds_at_once --seeds 8 --steps 16", "--seeds 2 --steps 1 --pairs 1 --context 16"),
-    Step("table1", 180, BY_PRECISION, experiments=tuple(ROWS)),
-    Step("finding2_64", 75, BY_PRECISION, experiments=("finding2_64",)),
-    Step("table4a", 240, BY_PRECISION, experiments=PAIRS),
+    Step("table1", 180, BY_PRECISION, experiments=ROWS),
+    Step("figure13", 120, "", experiments=("figure13_nano",)),
+    Step("larger", 180, "--scale laptop", experiments=LARGER),
     Step("by_step", 240, "", experiments=("fingerprints_by_step", "fingerprints_by_step_qwen")),
+    Step("table4a", 240, BY_PRECISION, experiments=PAIRS),
+    Step("larger_qwen", 180, "--scale laptop", experiments=LARGER_QWEN),
     Step("finding2", 240, BY_PRECISION, experiments=("finding2",)),
 ]
 
@@ -89,8 +92,9 @@ def is_finished(step: Step, out: Path) -> bool:
 
 def precision(out: Path) -> str:
     """Return the fastest float32 products that keep a probe's counts and cosines, as far as they were measured."""
-    path = out / "products.json"
-    rows = io.read_json(path)["algorithms"] if path.exists() else {}
+    records = (folder / "products.json" for folder in (out, ROOT / "experiments" / "results" / "gpu"))
+    path = next((path for path in records if path.exists()), None)
+    rows = io.read_json(path)["algorithms"] if path else {}
     rates = {name: row["tflops"] for name, row in rows.items() if row.get("keeps")}
     return max(rates, key=rates.__getitem__, default=HIGHEST)
 
@@ -104,8 +108,11 @@ def run_process(step: Step, scale: str, out: Path, seconds: float) -> int:
     words = f"{words} {step.smoke if scale == 'smoke' else ''}".replace("PRECISION", precision(out))
     command = ["timeout", f"--kill-after={GRACE}", f"{seconds:.1f}", sys.executable, "-m"]
     command += [word.replace("OUT", str(out.resolve())) for word in words.split()]
-    # What one step compiled serves the next.
-    environment = {"JAX_COMPILATION_CACHE_DIR": str(out.resolve() / "compiled"), **os.environ}
+    # What one step compiled serves the next; the log says how long each program took to compile.
+    environment = {"JAX_COMPILATION_CACHE_DIR": str(out.resolve() / "compiled"), "JAX_LOG_COMPILES": "1", **os.environ}
+    if step.experiments:
+        # Steps of other calls may run beside it, and nothing is timed.
+        environment["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     environment["JAX_PLATFORMS"] = "cpu" if scale == "smoke" else "cuda,cpu"
     (out / "logs").mkdir(parents=True, exist_ok=True)
     with (out / "logs" / f"{step.name}.txt").open("wb") as log:
