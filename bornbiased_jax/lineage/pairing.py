@@ -104,10 +104,11 @@ def _grams(blocks: Sequence[Sequence[Neurons]], space: Space) -> np.ndarray | No
     rows = []
     for block in grams:
         # The Gram of the gate stands first.
-        padded = [np.pad(gram, (size - len(gram), 0)) for gram in block if gram is not None]
+        present = [gram for gram in block if gram is not None]
+        padded = [gram if len(gram) == size else np.pad(gram, (size - len(gram), 0)) for gram in present]
         if len(padded) < len(block):
             return None
-        rows.append(np.mean(padded, axis=0))
+        rows.append(padded[0] if len(padded) == 1 else np.mean(padded, axis=0))
     return np.stack(rows)
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scipy.stats import norm
+from threadpoolctl import threadpool_limits
 
 from bornbiased_jax import io, progress
 from bornbiased_jax.errors import InputError
@@ -186,7 +187,9 @@ def scan(
     # A base for each core at once; files are read by this thread, and so many are in memory.
     results: list[_Compared] = []
     pending: deque[Future[_Compared]] = deque()
-    with ThreadPoolExecutor(cores()) as pool:
+    # Threads of BLAS that wait for one another would take the cores from the other bases.
+    blas_threads = max(1, cores() // len(bases))
+    with threadpool_limits(blas_threads, user_api="blas"), ThreadPoolExecutor(cores()) as pool:
         for base in bases:
             stored = _load(base)
             pending.append(pool.submit(compared, base, stored, suspect_as(stored.settings)))

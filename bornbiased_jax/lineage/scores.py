@@ -40,9 +40,10 @@ def _common_rows(
     """Return the parts with numbers in both models, and the labels of each model with numbers in all its parts."""
     names, is_live = [], []
     for parts in (base, suspect):
-        present = [name for name, rows in parts.items() if rows.any()]
+        live_rows = {name: rows.any(axis=-1) for name, rows in parts.items()}
+        present = [name for name, live_n in live_rows.items() if live_n.any()]
         size = len(next(iter(parts.values())))
-        is_live.append(np.logical_and.reduce([parts[name].any(axis=-1) for name in present] or [np.zeros(size, bool)]))
+        is_live.append(np.logical_and.reduce([live_rows[name] for name in present] or [np.zeros(size, bool)]))
         names.append(present)
     return [name for name in names[0] if name in names[1]], is_live[0], is_live[1]
 
