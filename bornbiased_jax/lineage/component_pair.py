@@ -11,12 +11,10 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 
 import numpy as np
 
-from bornbiased_jax.hardware import cores
 from bornbiased_jax.lineage.component_sketches import MLP
 from bornbiased_jax.lineage.evidence import (
     COORDINATES,
@@ -27,8 +25,6 @@ from bornbiased_jax.lineage.evidence import (
     TOKEN_NEURONS,
     EvidenceError,
     Term,
-    TraceFacts,
-    total,
     z_of,
 )
 from bornbiased_jax.lineage.fingerprints import Component, Fingerprint, Neurons, RepeatLabels
@@ -47,7 +43,6 @@ from bornbiased_jax.lineage.pairing import (
 from bornbiased_jax.lineage.scores import (
     coordinate_terms,
     head_terms,
-    neuron_scores,
     neuron_terms,
     sampled_coordinates,
     sampled_neurons,
@@ -398,8 +393,7 @@ def _module(block: int | None, kind: str) -> str:
 
 def _has_repeated_mlps(component: Component) -> bool:
     """Return whether blocks of one model, or experts of its blocks, repeat each other neuron by neuron."""
-    # Neighboring blocks, every block with the first one, and whatever looks alike to Grams, at any distance: wide
-    # scores, of which threads hold one pair each.
+    # Neighboring blocks, every block with the first one, and whatever looks alike to Grams, at any distance.
     blocks = list(by_block(component).values())
     first = [mlps[0] for mlps in blocks]
     of_blocks = [
@@ -412,14 +406,8 @@ def _has_repeated_mlps(component: Component) -> bool:
         pair for mlps in blocks for pair in nearest_mlps([mlp for mlp in mlps if not mlp.is_shared], _FEW_EXPERTS)
     ]
 
-    def facts(pair: tuple[Neurons, Neurons]) -> TraceFacts | None:
-        with contextlib.suppress(EvidenceError):
-            return Term(neuron_scores(*pair, "coordinates", component.shape).combined).facts
-        return None
-
     def repeats(pairs: Sequence[tuple[Neurons, Neurons]]) -> bool:
-        results = pool.map(facts, [pair for pair in pairs if pair[0].total == pair[1].total])
-        return total(result for result in results if result is not None).z >= REPEATING
+        same = [NeuronPair(first.block, ((first, second),)) for first, second in pairs if first.total == second.total]
+        return sampled_neurons(same, "coordinates", component.shape).z >= REPEATING
 
-    with ThreadPoolExecutor(cores()) as pool:
-        return repeats(of_blocks) or repeats(of_experts)
+    return repeats(of_blocks) or repeats(of_experts)
