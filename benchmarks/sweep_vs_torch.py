@@ -37,7 +37,7 @@ from bornbiased_jax.probes import preference
 from bornbiased_jax.probes.inputs import Inputs, random_tokens
 from bornbiased_jax.probes.measure import initial_params, order_inputs, stream
 from bornbiased_jax.probes.observe import observe
-from bornbiased_jax.sweep import Probe, sweep
+from bornbiased_jax.sweep import Probe, SweepOptions, sweep
 
 MODEL = "llama-tiny,d_model=256,d_ff=704,num_layers=4,num_heads=4"
 TUNING_SEEDS = 2
@@ -79,10 +79,10 @@ def equal_work_probe(cfg: ModelConfig) -> Probe:
     return Probe(init, update, finish)
 
 
-def run_jax(cfg: ModelConfig, probe: Probe, inputs: Inputs, batch_size: int, seeds: int) -> None:
+def run_jax(cfg: ModelConfig, probe: Probe, inputs: Inputs, batch_size: int, seeds: int, options: SweepOptions) -> None:
     """Run one sweep over the seeds."""
     batches = list(stream(inputs, order_inputs(inputs, batch_size)))
-    for _ in sweep(probe, initial_params(cfg, None), range(seeds), lambda: batches):
+    for _ in sweep(probe, initial_params(cfg, None), range(seeds), lambda: batches, options):
         pass
 
 
@@ -150,6 +150,8 @@ def measure(
     length: int = 128,
     batches: tuple[int, ...] = (4, 8, 16, 32),
     pairs: int = 5,
+    loop_batches: tuple[int, ...] = (),
+    chunk: int | None = None,
 ) -> Findings:
     """Measure the preference sweep against a PyTorch loop, taken in turn.
 
@@ -160,6 +162,8 @@ def measure(
         length: Tokens in a sequence.
         batches: Sizes of which each loop takes its fastest, by commas.
         pairs: Turns.
+        loop_batches: Sizes for the loop instead, by commas.
+        chunk: Seeds in one program, as many as fit unless given: a GPU's compiler tries its kernels at that size.
     """
     import torch
 
@@ -168,21 +172,24 @@ def measure(
     inputs = random_tokens(sequences, length, cfg.vocab_size)
     tokens_NT = inputs.batch(0, sequences)
     plain, equal = preference_probe(cfg), equal_work_probe(cfg)
+    ours = functools.partial(run_jax, cfg, options=SweepOptions(chunk=chunk))
     tuning = min(seeds, TUNING_SEEDS)
     # A GPU takes the seeds together: two of them would tell nothing of all, and nothing else slows a single run.
     jax_tuning, repeats = (tuning, 3) if device == "cpu" else (seeds, 1)
-    jax_batch = best_batch(lambda size: run_jax(cfg, plain, inputs, size, jax_tuning), batches, repeats)
-    torch_batch = best_batch(lambda size: run_torch(cfg, tokens_NT, size, tuning, device), batches, repeats)
-    run_jax(cfg, plain, inputs, jax_batch, seeds)
-    run_jax(cfg, equal, inputs, jax_batch, seeds)
+    jax_batch = best_batch(lambda size: ours(plain, inputs, size, jax_tuning), batches, repeats)
+    torch_batch = best_batch(
+        lambda size: run_torch(cfg, tokens_NT, size, tuning, device), loop_batches or batches, repeats
+    )
+    ours(plain, inputs, jax_batch, seeds)
+    ours(equal, inputs, jax_batch, seeds)
     # Sweep, loop and sweep with equal work take turns, so that other load hits all three.
     jax_s, torch_s, equal_s, rates = [], [], [], []
     for _ in range(pairs):
-        jax_s.append(seconds(lambda: run_jax(cfg, plain, inputs, jax_batch, seeds)))
+        jax_s.append(seconds(lambda: ours(plain, inputs, jax_batch, seeds)))
         # The machine's own rate in the same seconds: it moves with what else the host is doing.
         rates.append(matmul_rate(cfg, jax_batch * length))
         torch_s.append(seconds(lambda: run_torch(cfg, tokens_NT, torch_batch, seeds, device)))
-        equal_s.append(seconds(lambda: run_jax(cfg, equal, inputs, jax_batch, seeds)))
+        equal_s.append(seconds(lambda: ours(equal, inputs, jax_batch, seeds)))
     operations = seeds * sequences * needed_operations(cfg, length)
     # Ratios within a turn.
     fractions = [operations / time / rate for time, rate in zip(jax_s, rates, strict=True)]
@@ -197,6 +204,7 @@ def measure(
         "length": length,
         "device_torch": device,
         "batch_ours": jax_batch,
+        "chunk_ours": chunk,
         "batch_torch": torch_batch,
         "needed_gflop": operations / 1e9,
         "gflops_ours": operations / statistics.median(jax_s) / 1e9,

@@ -31,29 +31,29 @@ class Step(NamedTuple):
     """A benchmark, or experiments, in a process of its own."""
 
     name: str
-    seconds: (
-        float  # guessed for an H100, compilation counted: it starts with so many left, and may take three times as many
-    )
+    # Guessed for an H100, compilation counted: it starts with so many left, and may take three times as many.
+    seconds: float
     words: str  # of its command; PRECISION stands for the fastest float32 products that keep a probe's numbers
     smoke: str = "--scale smoke"  # added at scale smoke: the last of equal options counts
     experiments: tuple[str, ...] = ()  # whose records it writes; none: it is a benchmark, and writes OUT/NAME.json
 
 
-SWEEP = "--model llama-tiny --sequences 8 --length 16 --seeds 2 --pairs 1 --batches 4"
+# Sizes in flight at which a GPU is busy: its compiler tries many kernels at the sizes of a program.
+SWEEPS = "sweep_vs_torch --pairs 2 --batches 64 --loop-batches 64,256"
+SWEEP = "--model llama-tiny --sequences 8 --length 16 --seeds 2 --pairs 1 --batches 4 --loop-batches 4 --chunk 2"
 RATE = "training_rate --goal 0.45 --model llama-nano --context 2048 --batch-size 32 --dtype bfloat16"
 BY_PRECISION = "--precision PRECISION"
 # Of Table 1 what two cores take hours for, the shortest first.
 ROWS = tuple(f"table1_{row}_{seed}" for row in ("c_256", "b_1024", "c_1024") for seed in (42, 43))
 LARGER = ("table4b_256", "table4c_256", "table5_256", "table8_256", "figure11_256")
-LARGER_QWEN = ("table10_256", "table11_256", "table12_256", "figure14_256")
 PAIRS = tuple(f"table4a_llama_1024_{base}_{suspect}" for base, suspect in lineage.PAIRS["llama"])
 STEPS = [
     Step("self_test", 40, "self_test", "--draws 20000"),
     Step("parity", 75, "parity --families gpt2,llama,qwen3,gemma3_text,mixtral,gpt_neox", "--families llama"),
     Step("products", 115, "products", "--model llama-tiny --num-inputs 8 --seq-len 8"),
     # Goals: 5 and 1.2 times the speed of the PyTorch loop, 45% of the rate of the training step's own products.
-    Step("sweep_tiny", 300, "sweep_vs_torch --seeds 256 --pairs 2 --batches 256", SWEEP),
-    Step("sweep_nano", 300, "sweep_vs_torch --seeds 32 --pairs 2 --batches 128 --model llama-nano", SWEEP),
+    Step("sweep_tiny", 300, f"{SWEEPS} --seeds 256 --chunk 32", SWEEP),
+    Step("sweep_nano", 300, f"{SWEEPS} --seeds 32 --chunk 4 --model llama-nano", SWEEP),
     Step("training_rate", 120, RATE, "--model llama-tiny --context 16 --batch-size 2 --turns 1 --steps 1"),
     Step("seeds_at_once", 120, "seeds_at_once --seeds 8 --steps 16", "--seeds 2 --steps 1 --pairs 1 --context 16"),
     Step("table1", 180, BY_PRECISION, experiments=ROWS),
@@ -61,7 +61,9 @@ STEPS = [
     Step("larger", 180, "--scale laptop", experiments=LARGER),
     Step("by_step", 240, "", experiments=("fingerprints_by_step", "fingerprints_by_step_qwen")),
     Step("table4a", 240, BY_PRECISION, experiments=PAIRS),
-    Step("larger_qwen", 180, "--scale laptop", experiments=LARGER_QWEN),
+    Step(
+        "larger_qwen", 180, "--scale laptop", experiments=("table10_256", "table11_256", "table12_256", "figure14_256")
+    ),
     Step("finding2", 240, BY_PRECISION, experiments=("finding2",)),
 ]
 
