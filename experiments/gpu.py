@@ -45,7 +45,7 @@ RATE = "training_rate --goal 0.45 --model llama-nano --context 2048 --batch-size
 BY_PRECISION = "--precision PRECISION"
 # Of Table 1 what two cores take hours for, the shortest first.
 ROWS = tuple(f"table1_{row}_{seed}" for row in ("c_256", "b_1024", "c_1024") for seed in (42, 43))
-LARGER = ("table4b_256", "table4c_256", "table5_256", "table8_256", "figure11_256")
+SECTION5 = "table4b table4c table5 table8 figure11 table10 table11 table12 figure14"
 PAIRS = tuple(f"table4a_llama_1024_{base}_{suspect}" for base, suspect in lineage.PAIRS["llama"])
 STEPS = [
     Step("self_test", 40, "self_test", "--draws 20000"),
@@ -58,12 +58,9 @@ STEPS = [
     Step("seeds_at_once", 120, "seeds_at_once --seeds 8 --steps 16", "--seeds 2 --steps 1 --pairs 1 --context 16"),
     Step("table1", 180, BY_PRECISION, experiments=ROWS),
     Step("figure13", 120, "", experiments=("figure13_nano",)),
-    Step("larger", 180, "--scale laptop", experiments=LARGER),
+    Step("larger", 180, "--scale laptop", experiments=tuple(f"{name}_256" for name in SECTION5.split())),
     Step("by_step", 240, "", experiments=("fingerprints_by_step", "fingerprints_by_step_qwen")),
     Step("table4a", 240, BY_PRECISION, experiments=PAIRS),
-    Step(
-        "larger_qwen", 180, "--scale laptop", experiments=("table10_256", "table11_256", "table12_256", "figure14_256")
-    ),
     Step("finding2", 240, BY_PRECISION, experiments=("finding2",)),
 ]
 

@@ -118,7 +118,7 @@ def test_a_step_that_ignores_sigterm_is_killed(fake, monkeypatch, tmp_path):
 def test_steps_are_in_order_of_worth_and_name_what_there_is():
     assert [step.name for step in gpu.STEPS] == [
         "self_test", "parity", "products", "sweep_tiny", "sweep_nano", "training_rate", "seeds_at_once", "table1",
-        "figure13", "larger", "by_step", "table4a", "larger_qwen", "finding2",
+        "figure13", "larger", "by_step", "table4a", "finding2",
     ]  # fmt: skip
     rows = next(step.experiments for step in gpu.STEPS if step.name == "table1")
     others = set(experiments.SELECTIONS["table1_rows"]) - set(rows)
