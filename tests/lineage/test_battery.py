@@ -267,6 +267,30 @@ def test_zero_padding_is_no_evidence():
     assert verdict.detail["agreement"] < 0.1
 
 
+def test_copies_of_a_neuron_are_matched_once():
+    """Which of equal neurons an assignment pairs depends on their order alone, and two assignments do it alike."""
+    pair = []
+    for seed in (1, 2):
+        cfg, arrays = drawn(seed)
+        of_two = np.random.default_rng(seed).integers(0, 2, 128)
+        for name in ("gate", "up"):
+            arrays[f"blocks/mlp/{name}/kernel"] = arrays[f"blocks/mlp/{name}/kernel"][:, :, of_two]
+        arrays["blocks/mlp/down/kernel"] = arrays["blocks/mlp/down/kernel"][:, of_two]
+        pair.append(of_params(cfg, models.unflatten(arrays)))
+    verdict = auto_verdict(*pair, QUICK)
+    assert verdict.verdict == "unrelated", verdict.reason
+    assert "Neurons were not matched: 8 neurons are too few to match." in verdict.notes
+    # A model of doubled width in another order has every neuron of its base.
+    cfg, arrays = drawn(1)
+    twice = np.random.default_rng(0).permutation(np.tile(np.arange(128), 2))
+    doubled = dict(arrays)
+    for name in ("gate", "up"):
+        doubled[f"blocks/mlp/{name}/kernel"] = arrays[f"blocks/mlp/{name}/kernel"][:, :, twice]
+    doubled["blocks/mlp/down/kernel"] = arrays["blocks/mlp/down/kernel"][:, twice] / 2
+    wide = of_params(cfg.replace(d_ff=256), models.unflatten(doubled))
+    assert auto_verdict(of_params(cfg, models.unflatten(arrays)), wide, QUICK).detail["agreement"] == 1.0
+
+
 @pytest.mark.parametrize("structure", ["identity", "shifted", "reversed", "hadamard", "cosine"])
 def test_structure_that_a_formula_decided_is_left_out(structure):
     """Two unrelated models whose value and output matrices begin alike; a real relation is found beside it."""
