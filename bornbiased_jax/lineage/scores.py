@@ -165,7 +165,12 @@ def neuron_scores(
 
 
 def neuron_terms(
-    pairs: Sequence[NeuronPair], space: Space, shape: Shape, periods: Mapping[int, int] | None = None
+    pairs: Sequence[NeuronPair],
+    space: Space,
+    shape: Shape,
+    periods: Mapping[int, int] | None = None,
+    *,
+    of_gates: bool = False,
 ) -> list[Term]:
     """Return a term for each MLP or expert: neurons with equal numbers in the two models on the diagonal.
 
@@ -174,6 +179,7 @@ def neuron_terms(
         space: which sketches.
         shape: of the base's component.
         periods: number of neurons in one repeat, by neurons of the MLP; empty where no pair repeats itself.
+        of_gates: score the gates alone.
 
     Raises:
         EvidenceError: no pair has scores.
@@ -185,7 +191,7 @@ def neuron_terms(
         total_nn, is_live_n = np.zeros((size, size), np.float32), np.ones(size, bool)
         for base, suspect in pair.pairs:
             scores = neuron_scores(base, suspect, space, shape)
-            total_nn += scores.combined[:size, :size]
+            total_nn += (scores.first if of_gates else scores.combined)[:size, :size]
             is_live_n &= scores.is_live_base[:size] & scores.is_live_suspect[:size]
         period = (periods or {}).get(min(mlp.total for mlp in pair.pairs[0]))
         return Term(permuted_labels(total_nn, is_live_n, period), pair.block)

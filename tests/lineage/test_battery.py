@@ -291,6 +291,29 @@ def test_copies_of_a_neuron_are_matched_once():
     assert auto_verdict(of_params(cfg, models.unflatten(arrays)), wide, QUICK).detail["agreement"] == 1.0
 
 
+def test_a_mask_that_both_were_pruned_by_is_no_evidence():
+    """As of lottery tickets: one sparse mask, two initializations; a descendant under the mask is found."""
+    pair = []
+    for seed in (1, 2):
+        cfg, arrays = drawn(seed)
+        masks = np.random.default_rng(0)
+        for leaf in arrays.values():
+            if leaf.ndim == 3:
+                leaf *= masks.random(leaf.shape[1:]) < 0.1
+        pair.append((cfg, arrays))
+    prints = [of_params(cfg, models.unflatten(arrays)) for cfg, arrays in pair]
+    verdict = auto_verdict(*prints, QUICK)
+    assert verdict.verdict == "unrelated", verdict.reason
+    reasons = [row["reason"] for row in verdict.detail["tests"] if row["name"] == RAW_NEURONS]
+    assert reasons == ["gates do not agree, and up and down do in size alone: a common pattern of zeros would do that"]
+    cfg, arrays = pair[0]
+    noise = np.random.default_rng(5)
+    tuned = {path: leaf + 0.02 * (leaf != 0) * noise.standard_normal(leaf.shape) for path, leaf in arrays.items()}
+    tuned = {path: leaf.astype(np.float32) for path, leaf in tuned.items()}
+    result = auto_verdict(prints[0], of_params(cfg, models.unflatten(tuned)), QUICK)
+    assert result.verdict == "same-lineage" and z_of(result, RAW_NEURONS) > 30
+
+
 @pytest.mark.parametrize("structure", ["identity", "shifted", "reversed", "hadamard", "cosine"])
 def test_structure_that_a_formula_decided_is_left_out(structure):
     """Two unrelated models whose value and output matrices begin alike; a real relation is found beside it."""
