@@ -314,6 +314,34 @@ def test_a_mask_that_both_were_pruned_by_is_no_evidence():
     assert result.verdict == "same-lineage" and z_of(result, RAW_NEURONS) > 30
 
 
+def one_bit(arrays, flipped=0.0):
+    """Signs of the matrices of blocks, of one size each, some of them flipped."""
+    draws = np.random.default_rng(3)
+    signs = {
+        path: np.sign(leaf) * np.abs(leaf).mean(axis=(1, 2), keepdims=True)
+        for path, leaf in arrays.items()
+        if leaf.ndim == 3
+    }
+    return arrays | {
+        path: leaf * np.where(draws.random(leaf.shape) < flipped, -1, 1).astype(np.float32)
+        for path, leaf in signs.items()
+    }
+
+
+def test_one_bit_weights_are_evidence():
+    """Blocks of signs, tables of another model: every matrix of a block was decided by a seed."""
+    (cfg, arrays), (_, other) = drawn(1), drawn(2)
+    tables = {path: other[path] for path in ("embed/embedding", "head/kernel")}
+    base, copy, tuned, unrelated = (
+        of_params(cfg, models.unflatten(weights))
+        for weights in (one_bit(arrays), one_bit(arrays) | tables, one_bit(arrays, 0.1) | tables, one_bit(other))
+    )
+    verdict = auto_verdict(base, copy, QUICK)
+    assert verdict.verdict == "same-lineage" and verdict.detail["identical_tensors"] == 28
+    assert auto_verdict(base, tuned, QUICK).verdict == "same-lineage"
+    assert auto_verdict(base, unrelated, QUICK).verdict == "unrelated"
+
+
 @pytest.mark.parametrize("structure", ["identity", "shifted", "reversed", "hadamard", "cosine"])
 def test_structure_that_a_formula_decided_is_left_out(structure):
     """Two unrelated models whose value and output matrices begin alike; a real relation is found beside it."""
