@@ -260,7 +260,8 @@ def _deviations(summary: CheckpointSummary) -> list[Deviation]:
         if stated_std is not None:
             writes = table[path].group in ("output", "down")
             stated = (stated_std, stated_std / math.sqrt(2 * reader.cfg.num_layers))[: 2 if writes else 1]
-        groups.append(_deviation(path, stated, members))
+        # Of neurons in pairs the second ones are no draws of their own.
+        groups.append(_deviation(path, stated, members, copies=1 if dist.neuron_axis is None else 2))
     return groups
 
 
@@ -335,19 +336,21 @@ def _finding(summary: CheckpointSummary, groups: list[tuple[Deviation, float]]) 
     if summary.reader is None:
         return Finding("init-law", (summary.name,), text, max(p_value for _, p_value in groups))
     scheme = init_scheme(summary.reader.cfg, summary.moments)
-    if scheme.fits:
+    # Constants, as scales of norms, are the same in every scheme: that they are off tells of no other one.
+    is_drawn_otherwise = any(group.constant is None for group, _ in groups)
+    if is_drawn_otherwise and scheme.fits:
         text = f"{summary.name} is drawn by the scheme {scheme.nearest_scheme}, and its configuration states another: "
         text += f"{'; '.join(parts[:3])}{more}."
-    elif scheme.nearest_scheme is not None:
+    elif is_drawn_otherwise and scheme.nearest_scheme is not None:
         text += f" No named scheme fits every group; the nearest is {scheme.nearest_scheme}."
     nearest: dict[str, tuple[str, ...]] = {row.group: row.nearest for row in scheme.groups}
     return Finding("init-law", (summary.name,), text, max(p_value for _, p_value in groups), nearest)
 
 
-def _deviation(path: str, stated: tuple[float, ...], members: Sequence[TensorMoments]) -> Deviation:
+def _deviation(path: str, stated: tuple[float, ...], members: Sequence[TensorMoments], *, copies: int = 1) -> Deviation:
     pooled = pool(members)
     # Of the second moment over its stated value: the delta method, with the fourth moment that was measured.
-    error = math.sqrt(max(pooled.kurtosis - 1.0, 1e-6) / pooled.entries) if pooled.rms > 0 else 1.0
+    error = math.sqrt(copies * max(pooled.kurtosis - 1.0, 1e-6) / pooled.entries) if pooled.rms > 0 else 1.0
     logs = [2 * math.log(max(pooled.rms, 1e-150) / value) for value in stated]
     tails = [float(2 * special.ndtr(-abs(log) / error)) for log in logs]
     return Deviation(path, stated, pooled.rms, max(tails))
