@@ -342,6 +342,25 @@ def test_one_bit_weights_are_evidence():
     assert auto_verdict(base, unrelated, QUICK).verdict == "unrelated"
 
 
+@pytest.mark.parametrize("changes", ["rotate:7 drop-layers:1,3 heads:3", "rotate:7 repeat-layers:1-2 round:4"])
+def test_rotated_models_without_mlps_are_found_whatever_blocks_they_lack(changes):
+    sizes = SIZES.replace("num_heads=4", "num_heads=8") + ",mlp=false"
+    base, suspects = fingerprint(f"seed:1@llama-tiny,{sizes}"), []
+    for seed in (1, 2):
+        made = derive(
+            f"seed:{seed}@llama-tiny,{sizes}", [parse_change(text) for text in changes.split()], ChangeContext(0, None)
+        )
+        suspects.append(of_params(made.cfg, made.params))
+    verdict = auto_verdict(base, suspects[0], QUICK)
+    if "heads" in changes:
+        # Heads in another order are no labels that correspond; blocks do.
+        assert verdict.detail["blocks"] == [[2, 1], [4, 2]]
+        return
+    assert verdict.verdict == "same-lineage", verdict.reason
+    assert verdict.detail["blocks"] in ([[1, 1], [2, 2], [3, 5], [4, 6]], [[1, 3], [2, 4], [3, 5], [4, 6]])
+    assert auto_verdict(base, suspects[1], QUICK).verdict == "unrelated"
+
+
 @pytest.mark.parametrize("structure", ["identity", "shifted", "reversed", "hadamard", "cosine"])
 def test_structure_that_a_formula_decided_is_left_out(structure):
     """Two unrelated models whose value and output matrices begin alike; a real relation is found beside it."""
