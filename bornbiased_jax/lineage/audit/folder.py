@@ -23,6 +23,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.audit.finding import Finding
 from bornbiased_jax.lineage.audit.labels import Label, natural, read_label
 from bornbiased_jax.lineage.audit.listing import is_training_state, is_weights
+from bornbiased_jax.ranges import whole
 
 ADAPTED = "a LoRA adapter, no model of its own: digested alone"
 PICKLED = "a pickle that is not read as tensors: digested alone, never unpickled"
@@ -191,8 +192,17 @@ def _is_model(place: Path) -> bool:
     )
 
 
-def _model(place: Path, name: str, pattern: re.Pattern[str] | None) -> Item:
+def _label(place: Path, name: str, pattern: re.Pattern[str] | None) -> Label:
+    """Read what the name of a model's folder claims; Orbax's manager names a step by its number alone."""
     label = read_label(name, pattern)
+    step = None if tree_of(place) in (None, place) else whole(place.name)
+    if pattern is not None or label.step is not None or step is None:
+        return label
+    return Label(name.rpartition("/")[0], step)
+
+
+def _model(place: Path, name: str, pattern: re.Pattern[str] | None) -> Item:
+    label = _label(place, name, pattern)
     try:
         files = tuple(choose_weights(place).paths)
     except InputError as error:
