@@ -361,3 +361,18 @@ def test_steps_of_orbax_are_the_numbers_that_name_them(tmp_path):
     report = audit_folder(tmp_path)
     assert [(row["name"], row["steps"]) for row in report["runs"]] == [("run", [0, 100, 200, 300, 500])]
     assert only(report, "gap")["subjects"] == ["run/400"] and kinds(report) == {"gap"}
+
+
+@pytest.mark.parametrize("has_config", [False, True])
+def test_files_of_several_steps_in_one_folder_are_read(has_config, tmp_path):
+    (tmp_path / "seed1").mkdir()
+    for step, flat in trajectory(1, steps=(0, 100, 200, 300, 500)).items():
+        place = write(tmp_path / "whole", str(step), flat)
+        shutil.move(place / "model.safetensors", tmp_path / "seed1" / f"step{step}.safetensors")
+        if has_config:
+            shutil.move(place / "config.json", tmp_path / "seed1" / "config.json")
+    shutil.rmtree(tmp_path / "whole")
+    report = audit_folder(tmp_path)
+    assert [(row["name"], row["steps"]) for row in report["runs"]] == [("seed1", [0, 100, 200, 300, 500])]
+    assert only(report, "gap")["subjects"] == ["seed1/step400.safetensors"] and kinds(report) == {"gap"}
+    assert all(pair["tied"] for pair in report["pairs"]) and len(report["pairs"]) == 10
