@@ -12,7 +12,7 @@ import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from scipy import special
 
@@ -28,7 +28,7 @@ from bornbiased_jax.lineage.audit.summary import CheckpointSummary, TensorMoment
 from bornbiased_jax.lineage.fingerprints import Fingerprint, Repeats
 from bornbiased_jax.lineage.structure import equal_labels, repeated_parts
 from bornbiased_jax.parameters import Parameter, parameter_table
-from bornbiased_jax.schemes import CUTS, DEFAULT_STD, SCHEMES, Distribution, Group
+from bornbiased_jax.schemes import CUTS, DEFAULT_STD, SCHEMES, Distribution, Group, truncation_factor
 from bornbiased_jax.stats.multiple import holm
 
 TOLERANCE = 0.01
@@ -275,8 +275,14 @@ def _named_deviations(summary: CheckpointSummary, source: NamedRoles) -> list[De
     config = config_of(io.read_json(file), LANGUAGE) if file.is_file() else {}
     default = DEFAULT_STD if str(config.get("model_type")) in FAMILIES else None
     stated = config.get("initializer_range", default)
-    if isinstance(stated, bool) or not isinstance(stated, (int, float)) or not 0 < stated < math.inf:
+    if not _is_positive(stated):
         return []
+    # ModernBERT's are truncated at so many of the standard deviations that it states, and its head has one of its own.
+    cut = config.get("initializer_cutoff_factor")
+    factor = truncation_factor(max(cut, 0.1)) if _is_positive(cut) else 1.0
+    stated *= factor
+    width = config.get("hidden_size")
+    of_head = (factor * width**-0.5,) if _is_positive(cut) and _is_positive(width) else ()
     # All blocks and experts of a matrix together.
     parts: dict[tuple[str, Group], list[TensorMoments]] = defaultdict(list)
     roles = [role for role in source.roles if role.component == LANGUAGE]
@@ -286,11 +292,19 @@ def _named_deviations(summary: CheckpointSummary, source: NamedRoles) -> list[De
         if is_drawn and not is_fixed and source.stored_as(role) in _FLOATS:
             parts[role.matrix_name, role.group].append(summary.moments[role.path])
     num_blocks = len({role.block for role in roles} - {None})
-    scaled = stated / math.sqrt(2 * max(1, num_blocks))
+    scaled = (stated / math.sqrt(2 * max(1, num_blocks)),)
+    further: dict[Group, tuple[float, ...]] = {"output": scaled, "down": scaled, "head": of_head}
     return [
-        _deviation(name, (stated, scaled) if group in ("output", "down") else (stated,), members)
+        _deviation(name, (stated, *further.get(group, ())), members)
         for (name, group), members in parts.items()
+        # Some routers begin at zero, so that every expert is as likely.
+        if group != "router" or any(part.rms > 0 for part in members)
     ]
+
+
+def _is_positive(value: object) -> TypeGuard[int | float]:
+    """Check whether a value of a configuration is a positive number."""
+    return not isinstance(value, bool) and isinstance(value, (int, float)) and 0 < value < math.inf
 
 
 def find_distributions(
