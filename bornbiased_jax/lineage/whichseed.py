@@ -240,8 +240,8 @@ def check_search(cfg: ModelConfig, suspect_cfg: ModelConfig, seeds: range, alpha
                 "suspect's own sizes by --model and --set"
             )
     # Nor is there anything to compare of a matrix that the suspect lacks.
-    own = parameter_table(suspect_cfg)
-    lacking = [place.path for place in decision_places(cfg) if place.path not in own]
+    suspect_table = parameter_table(suspect_cfg)
+    lacking = [place.path for place in decision_places(cfg) if place.path not in suspect_table]
     if lacking:
         raise InputError(
             f"the suspect has no {lacking[0]}, which the initializations to be searched have: give the suspect's own "

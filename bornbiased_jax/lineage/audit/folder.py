@@ -155,8 +155,9 @@ def _walk(
         is_model = bool(several) or is_adapter(place) or _is_model(place)
         if several:
             for path in several:
-                own = path.relative_to(root).as_posix()
-                yield Item(own, read_label(own.removesuffix(path.suffix), pattern), str(place), (path,), file=path.name)
+                file_name = path.relative_to(root).as_posix()
+                label = read_label(file_name.removesuffix(path.suffix), pattern)
+                yield Item(file_name, label, str(place), (path,), file=path.name)
             entries = [entry for entry in entries if entry not in several]
         elif is_model:
             tree = tree_of(place)

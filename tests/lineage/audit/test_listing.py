@@ -59,7 +59,7 @@ def test_duplicates_shards_shared_initializations_and_gaps(tmp_path):
     assert "share 1 of 2 weight files" in copies[1]["text"]
 
 
-def test_parts_that_two_checkpoints_share_with_others_are_counted(tmp_path):
+def test_parts_that_two_checkpoints_and_others_have_are_counted(tmp_path):
     """Of a, b and c, which have one file in common, a and b share another one: two in all."""
     shards = {"a": ("1", "2", "3"), "b": ("1", "2", "4"), "c": ("1", "5", "6"), "d": ("7", "8", "9")}
     report = audit_listing(listing(tmp_path, {f"{name}-step9": revision(*own) for name, own in shards.items()}))
