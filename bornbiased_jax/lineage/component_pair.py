@@ -20,6 +20,7 @@ from bornbiased_jax.lineage.evidence import (
     COORDINATES,
     MATCHED,
     RAW_NEURONS,
+    SCREEN,
     SIGNLESS,
     TOKEN_HEADS,
     TOKEN_NEURONS,
@@ -56,6 +57,8 @@ MatrixCell = tuple[int | None, str]
 """A matrix by its block, counted from 1, and its kind; None outside blocks."""
 # z from which on neurons of two blocks agree, in a description.
 _AGREES = 6.0
+# Fraction of the z of neurons below which their gates do not agree; of descendants it is above a half.
+_OF_GATES = 0.25
 # z of coordinates over the tables from which on neurons are matched in them; rotated models have some between −3 and 3.
 _CORRESPONDS = 4.0
 # Coordinates that a matrix of the heat map takes: the first ones, which are exchangeable as all of them are.
@@ -275,7 +278,16 @@ class ComponentPair:
     def neuron_terms(self, space: Space, pairs: Sequence[NeuronPair]) -> list[Term]:
         """Return the scores of neurons of some MLPs, in token space or in coordinates."""
         self._check_neurons(space)
-        return neuron_terms(pairs, space, self.base.shape, self.repeats["neurons"].periods)
+        terms = neuron_terms(pairs, space, self.base.shape, self.repeats["neurons"].periods)
+        # Up and down count by size: zeros at the same places of both models, a mask that both were trained under, make
+        # that larger between neurons of one number. Gates count with their sign, and agree in all relatives.
+        if self.base.shape.has_gate and (z := z_of(terms)) >= SCREEN:
+            gates = sampled_neurons(pairs, space, self.base.shape, of_gates=True)
+            if gates.z < _OF_GATES * z:
+                raise EvidenceError(
+                    "gates do not agree, and up and down do in size alone: a common pattern of zeros would do that"
+                )
+        return terms
 
     def _head_terms(self) -> list[Term]:
         self._check_repeats("heads")

@@ -18,8 +18,10 @@ from scipy.optimize import linear_sum_assignment
 
 from bornbiased_jax.checkpoints.roles import Shape
 from bornbiased_jax.lineage.evidence import EvidenceError, Term
+from bornbiased_jax.lineage.fingerprints import Neurons
 from bornbiased_jax.lineage.pairing import NeuronPair, Space
 from bornbiased_jax.lineage.scores import NeuronScores, neuron_scores
+from bornbiased_jax.lineage.sketches import equal_rows
 
 AGREEMENT = 0.5
 """Agreement of two matchings that means a shared initialization in MLPs narrower than all in the calibration."""
@@ -94,7 +96,7 @@ def match_neurons(pairs: Sequence[NeuronPair], space: Space, shape: Shape) -> Ma
                     "fingerprints made with it"
                 )
         scores = neuron_scores(base, suspect, space, shape)
-        num_agreeing, scores_KK = _match(scores)
+        num_agreeing, scores_KK = _match(scores, _are_first(base, space), _are_first(suspect, space))
         agreeing[pair.block] += num_agreeing
         matched[pair.block] += len(scores_KK)
         terms.append(Term(scores_KK, pair.block))
@@ -105,14 +107,23 @@ def match_neurons(pairs: Sequence[NeuronPair], space: Space, shape: Shape) -> Ma
     return Matching(agreeing.total() / matched.total(), by_block, tuple(terms))
 
 
-def _match(scores: NeuronScores) -> tuple[int, np.ndarray]:
-    """Match one pair of MLPs twice; neurons without numbers in a model take no part.
+def _are_first(mlp: Neurons, space: Space) -> np.ndarray:
+    """Return which neurons equal no earlier one of their MLP, bool [n]: which of equal ones is paired, nothing says."""
+    sketch = mlp.token if space == "token" else mlp.coordinates
+    are_first_n: np.ndarray = ~equal_rows(np.concatenate([sketch[name] for name in sorted(sketch)], axis=1))
+    return are_first_n
+
+
+def _match(scores: NeuronScores, are_first_base: np.ndarray, are_first_suspect: np.ndarray) -> tuple[int, np.ndarray]:
+    """Match one pair of MLPs twice; neurons without numbers in a model, and copies of earlier ones, take no part.
 
     Returns:
         How many neurons have one partner in both matchings; the second scores of those that the first paired, [K, K].
     """
-    live = np.ix_(np.flatnonzero(scores.is_live_base), np.flatnonzero(scores.is_live_suspect))
-    # Neurons with numbers in both models.
+    live = np.ix_(
+        np.flatnonzero(scores.is_live_base & are_first_base), np.flatnonzero(scores.is_live_suspect & are_first_suspect)
+    )
+    # Neurons with numbers in both models, each of them once.
     first_nn, second_nn = scores.first[live], scores.second[live]
     if min(first_nn.shape) < 2:
         raise EvidenceError("fewer than two neurons have numbers")

@@ -182,15 +182,30 @@ def pair_blocks(base: Component, suspect: Component, *, tokens_only: bool = Fals
         tokens_only: look at no residual coordinate, as tests that permute coordinates need it.
 
     Returns:
-        As many pairs as the shallower model has blocks with an MLP; without MLPs, blocks of equal numbers.
+        As many pairs as the shallower model has blocks with an MLP; without MLPs as it has blocks with heads, or else
+        blocks of equal numbers.
     """
-    # Without MLPs there are no Grams: blocks correspond by number.
     base_blocks, suspect_blocks = by_block(base), by_block(suspect)
     if not base_blocks or not suspect_blocks:
-        return [BlockPair(block, block) for block in range(1, min(base.num_blocks, suspect.num_blocks) + 1)]
+        return _pair_by_heads(base, suspect)
     distance_LL = _distances(list(base_blocks.values()), list(suspect_blocks.values()), tokens_only=tokens_only)
     base_numbers, suspect_numbers = list(base_blocks), list(suspect_blocks)
     return [BlockPair(base_numbers[row], suspect_numbers[column]) for row, column in monotone_pairs(distance_LL)]
+
+
+def _pair_by_heads(base: Component, suspect: Component) -> list[BlockPair]:
+    """Pair blocks without MLPs by what their heads compute together, which no order of heads and no rotation changes.
+
+    Without heads in token space blocks correspond by number.
+    """
+    if not base.heads or not suspect.heads or base.token_labels != suspect.token_labels:
+        return [BlockPair(block, block) for block in range(1, min(base.num_blocks, suspect.num_blocks) + 1)]
+    sums = []
+    for component in (base, suspect):
+        parts = [(unit_rows(heads.query_key), unit_rows(heads.value_output)) for heads in component.heads]
+        sums.append(np.stack([np.concatenate([rows.mean(axis=0) for rows in pair]) for pair in parts]))
+    pairs = monotone_pairs(distance.cdist(*sums, "sqeuclidean"))
+    return [BlockPair(base.heads[row].block, suspect.heads[column].block) for row, column in pairs]
 
 
 def nearest_blocks(base: Component, suspect: Component, pairs: Sequence[BlockPair]) -> list[tuple[str, BlockPair]]:

@@ -109,7 +109,7 @@ def find_bases(places: Sequence[str]) -> list[Base]:
     """List the bases that some places name: stores (:data:`BUILTIN` among them), files of fingerprints, checkpoints.
 
     Raises:
-        InputError: an index that cannot be read, or no base at all.
+        InputError: an index that cannot be read, an empty folder, or no base at all.
     """
     bases: list[Base] = []
     # A folder with an index or with fingerprints is a store; anything else is a base by itself.
@@ -117,6 +117,8 @@ def find_bases(places: Sequence[str]) -> list[Base]:
         folder = _BUILTIN_STORE if place == BUILTIN else io.user_path(place)
         if folder.is_dir() and ((folder / INDEX).is_file() or any(map(is_fingerprint, folder.iterdir()))):
             bases += _of_store(folder)
+        elif folder.is_dir() and not any(folder.iterdir()):
+            raise InputError(f"{folder} is an empty folder: put fingerprints of weights there, or name a checkpoint")
         else:
             bases.append(Base(place, place))
     if not bases:

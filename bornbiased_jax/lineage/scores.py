@@ -166,7 +166,10 @@ def neuron_scores(
 
 
 def neuron_terms(
-    pairs: Sequence[NeuronPair], space: Space, shape: Shape, periods: Mapping[int, int] | None = None
+    pairs: Sequence[NeuronPair],
+    space: Space,
+    shape: Shape,
+    periods: Mapping[int, int] | None = None,
 ) -> list[Term]:
     """Return a term for each MLP or expert: neurons with equal numbers in the two models on the diagonal.
 
@@ -377,8 +380,11 @@ class SampledZ:
         return self.excess / math.sqrt(self.variance) if self.variance > 0 else math.nan
 
 
-def sampled_neurons(pairs: Sequence[NeuronPair], space: Space, shape: Shape) -> SampledZ:
-    """Estimate z of all neurons; see :func:`neuron_terms`, whose pairs without scores are left out here too."""
+def sampled_neurons(pairs: Sequence[NeuronPair], space: Space, shape: Shape, *, of_gates: bool = False) -> SampledZ:
+    """Estimate z of all neurons, or of their gates alone.
+
+    See :func:`neuron_terms`, whose pairs without scores are left out here too.
+    """
     sampled = SampledZ()
     for pair in pairs:
         groups_Gm, is_label_Gm = _groups(min(mlp.stored for mlps in pair.pairs for mlp in mlps))
@@ -386,8 +392,8 @@ def sampled_neurons(pairs: Sequence[NeuronPair], space: Space, shape: Shape) -> 
         with contextlib.suppress(EvidenceError):
             scores = [neuron_scores(*mlps, space, shape, inner) for mlps in pair.pairs]
             is_live = [live[groups_Gm] for score in scores for live in (score.is_live_base, score.is_live_suspect)]
-            combined_Gmm = np.sum([score.combined for score in scores], axis=0)
-            sampled.add(combined_Gmm, np.logical_and.reduce([is_label_Gm, *is_live]))
+            scores_Gmm = np.sum([score.first if of_gates else score.combined for score in scores], axis=0)
+            sampled.add(scores_Gmm, np.logical_and.reduce([is_label_Gm, *is_live]))
     return sampled
 
 

@@ -23,6 +23,8 @@ _CHUNK = 1 << 18
 _TERMS = 4096
 # Rows of a matrix that are put in order at once.
 _STRIP = 256
+# Rows of signs that overlap more than this with the first one, on average, follow a pattern.
+_ALIKE = 0.25
 # Numbers of a row that are compared first to find equal rows.
 _BEGINNING = 64
 # Other shifts than those of periods that give a null to the score of a shift.
@@ -120,7 +122,8 @@ class Moments:
     Attributes:
         mean, std, kurtosis, minimum, maximum: of all numbers; kurtosis 0 of a constant tensor.
         squares_row, squares_column: float64 sums of squares of each row and column; empty for vectors.
-        is_two_valued: whether it holds one number, or two, throughout.
+        is_two_valued: whether it holds one number, or two, throughout; not so a matrix of signs that a seed may have
+            drawn, as of one-bit weights.
     """
 
     mean: float
@@ -224,11 +227,20 @@ def _central_directly(matrix_nm: np.ndarray) -> tuple[float, float, float]:
 
 
 def _is_two_valued(matrix_nm: np.ndarray, minimum: float, maximum: float) -> bool:
-    """Tell whether every number is the smallest or the largest; a vector of two numbers says nothing."""
+    """Tell whether every number is the smallest or the largest; a vector of two numbers says nothing.
+
+    A matrix of one number and its negative does, where its rows are neither alike nor opposite.
+    """
     beginning = matrix_nm.ravel()[:_BEGINNING] if matrix_nm.flags.c_contiguous else matrix_nm[0]
     if not np.isin(beginning, (minimum, maximum)).all():
         return False
-    return all(bool(np.isin(row_m, (minimum, maximum)).all()) for row_m in matrix_nm)
+    if not all(bool(np.isin(row_m, (minimum, maximum)).all()) for row_m in matrix_nm):
+        return False
+    if len(matrix_nm) < 2 or not 0 < maximum == -minimum:
+        return True
+    signs_nm = np.sign(matrix_nm)
+    overlaps_n = np.abs(signs_nm[1:] @ signs_nm[0]) / signs_nm.shape[1]
+    return bool(overlaps_n.mean() > _ALIKE)
 
 
 def diagonal_z(matrix_nm: np.ndarray, mean: float, std: float) -> float:

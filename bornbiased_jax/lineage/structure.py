@@ -25,7 +25,9 @@ from bornbiased_jax.parameters import GROUPS
 STRUCTURED = 6.0
 """A kind of matrix agrees with a formula from this z on: by chance the largest of thousands of shifts is below it."""
 REPEATING = 5.0
-"""Labels repeat at a period from this z on."""
+"""Labels repeat at a period from this z on; few labels, whose z rests on few scores, from a larger one."""
+# So many labels or more.
+_MANY_LABELS = 24
 # Fewer labels at a shift than this give no z.
 _MIN_OVERLAP = 16
 # Fraction of labels equal to earlier ones from which an irregular repetition matters.
@@ -257,9 +259,10 @@ def repeated_parts(report: Repeats) -> int:
     """Return the largest number of parts that are alike; 0 where nothing repeats.
 
     Where labels repeat, scores at other periods repeat too and their z is inflated: a period counts only if its z is
-    at least half of the largest.
+    at least half of the largest. Of a dozen heads, scores at other shifts are too few to tell their variance.
     """
-    least = max(REPEATING, 0.5 * max(report.z_by_period.values(), default=0.0))
+    reached = REPEATING * math.sqrt(max(1.0, _MANY_LABELS / max(1, report.num_labels)))
+    least = max(reached, 0.5 * max(report.z_by_period.values(), default=0.0))
     return max((parts for parts, z in report.z_by_period.items() if z >= least), default=0)
 
 

@@ -48,6 +48,7 @@ from bornbiased_jax.lineage.seed_search import (
 )
 from bornbiased_jax.lineage.verdict import Verdict, probability
 from bornbiased_jax.lineage.weights_verdict import single_verdict
+from bornbiased_jax.parameters import parameter_table
 from bornbiased_jax.stats.tails import LN10, log_t_sf
 
 NUM_SEEDS = 2**32
@@ -238,6 +239,14 @@ def check_search(cfg: ModelConfig, suspect_cfg: ModelConfig, seeds: range, alpha
                 f"the suspect has {name}={suspect_size}, the initializations to be searched {searched_size}: give the "
                 "suspect's own sizes by --model and --set"
             )
+    # Nor is there anything to compare of a matrix that the suspect lacks.
+    suspect_table = parameter_table(suspect_cfg)
+    lacking = [place.path for place in decision_places(cfg) if place.path not in suspect_table]
+    if lacking:
+        raise InputError(
+            f"the suspect has no {lacking[0]}, which the initializations to be searched have: give the suspect's own "
+            "architecture by --model and --set, or leave them out"
+        )
 
 
 def _decide(cfg: ModelConfig, suspect: Checkpoint, seeds: list[int]) -> list[Candidate]:

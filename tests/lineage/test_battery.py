@@ -267,6 +267,100 @@ def test_zero_padding_is_no_evidence():
     assert verdict.detail["agreement"] < 0.1
 
 
+def test_copies_of_a_neuron_are_matched_once():
+    """Which of equal neurons an assignment pairs depends on their order alone, and two assignments do it alike."""
+    pair = []
+    for seed in (1, 2):
+        cfg, arrays = drawn(seed)
+        of_two = np.random.default_rng(seed).integers(0, 2, 128)
+        for name in ("gate", "up"):
+            arrays[f"blocks/mlp/{name}/kernel"] = arrays[f"blocks/mlp/{name}/kernel"][:, :, of_two]
+        arrays["blocks/mlp/down/kernel"] = arrays["blocks/mlp/down/kernel"][:, of_two]
+        pair.append(of_params(cfg, models.unflatten(arrays)))
+    verdict = auto_verdict(*pair, QUICK)
+    assert verdict.verdict == "unrelated", verdict.reason
+    assert "Neurons were not matched: 8 neurons are too few to match." in verdict.notes
+    # A model of doubled width in another order has every neuron of its base.
+    cfg, arrays = drawn(1)
+    twice = np.random.default_rng(0).permutation(np.tile(np.arange(128), 2))
+    doubled = dict(arrays)
+    for name in ("gate", "up"):
+        doubled[f"blocks/mlp/{name}/kernel"] = arrays[f"blocks/mlp/{name}/kernel"][:, :, twice]
+    doubled["blocks/mlp/down/kernel"] = arrays["blocks/mlp/down/kernel"][:, twice] / 2
+    wide = of_params(cfg.replace(d_ff=256), models.unflatten(doubled))
+    assert auto_verdict(of_params(cfg, models.unflatten(arrays)), wide, QUICK).detail["agreement"] == 1.0
+
+
+def test_a_mask_that_both_were_pruned_by_is_no_evidence():
+    """As of lottery tickets: one sparse mask, two initializations; a descendant under the mask is found."""
+    pair = []
+    for seed in (1, 2):
+        cfg, arrays = drawn(seed)
+        masks = np.random.default_rng(0)
+        for leaf in arrays.values():
+            if leaf.ndim == 3:
+                leaf *= masks.random(leaf.shape[1:]) < 0.1
+        pair.append((cfg, arrays))
+    prints = [of_params(cfg, models.unflatten(arrays)) for cfg, arrays in pair]
+    verdict = auto_verdict(*prints, QUICK)
+    assert verdict.verdict == "unrelated", verdict.reason
+    reasons = [row["reason"] for row in verdict.detail["tests"] if row["name"] == RAW_NEURONS]
+    assert reasons == ["gates do not agree, and up and down do in size alone: a common pattern of zeros would do that"]
+    cfg, arrays = pair[0]
+    noise = np.random.default_rng(5)
+    tuned = {path: leaf + 0.02 * (leaf != 0) * noise.standard_normal(leaf.shape) for path, leaf in arrays.items()}
+    tuned = {path: leaf.astype(np.float32) for path, leaf in tuned.items()}
+    result = auto_verdict(prints[0], of_params(cfg, models.unflatten(tuned)), QUICK)
+    assert result.verdict == "same-lineage" and z_of(result, RAW_NEURONS) > 30
+
+
+def one_bit(arrays, flipped=0.0):
+    """Signs of the matrices of blocks, of one size each, some of them flipped."""
+    draws = np.random.default_rng(3)
+    signs = {
+        path: np.sign(leaf) * np.abs(leaf).mean(axis=(1, 2), keepdims=True)
+        for path, leaf in arrays.items()
+        if leaf.ndim == 3
+    }
+    return arrays | {
+        path: leaf * np.where(draws.random(leaf.shape) < flipped, -1, 1).astype(np.float32)
+        for path, leaf in signs.items()
+    }
+
+
+def test_one_bit_weights_are_evidence():
+    """Blocks of signs, tables of another model: every matrix of a block was decided by a seed."""
+    (cfg, arrays), (_, other) = drawn(1), drawn(2)
+    tables = {path: other[path] for path in ("embed/embedding", "head/kernel")}
+    base, copy, tuned, unrelated = (
+        of_params(cfg, models.unflatten(weights))
+        for weights in (one_bit(arrays), one_bit(arrays) | tables, one_bit(arrays, 0.1) | tables, one_bit(other))
+    )
+    verdict = auto_verdict(base, copy, QUICK)
+    assert verdict.verdict == "same-lineage" and verdict.detail["identical_tensors"] == 28
+    assert auto_verdict(base, tuned, QUICK).verdict == "same-lineage"
+    assert auto_verdict(base, unrelated, QUICK).verdict == "unrelated"
+
+
+@pytest.mark.parametrize("changes", ["rotate:7 drop-layers:1,3 heads:3", "rotate:7 repeat-layers:1-2 round:4"])
+def test_rotated_models_without_mlps_are_found_whatever_blocks_they_lack(changes):
+    sizes = SIZES.replace("num_heads=4", "num_heads=8") + ",mlp=false"
+    base, suspects = fingerprint(f"seed:1@llama-tiny,{sizes}"), []
+    for seed in (1, 2):
+        made = derive(
+            f"seed:{seed}@llama-tiny,{sizes}", [parse_change(text) for text in changes.split()], ChangeContext(0, None)
+        )
+        suspects.append(of_params(made.cfg, made.params))
+    verdict = auto_verdict(base, suspects[0], QUICK)
+    if "heads" in changes:
+        # Heads in another order are no labels that correspond; blocks do.
+        assert verdict.detail["blocks"] == [[2, 1], [4, 2]]
+        return
+    assert verdict.verdict == "same-lineage", verdict.reason
+    assert verdict.detail["blocks"] in ([[1, 1], [2, 2], [3, 5], [4, 6]], [[1, 3], [2, 4], [3, 5], [4, 6]])
+    assert auto_verdict(base, suspects[1], QUICK).verdict == "unrelated"
+
+
 @pytest.mark.parametrize("structure", ["identity", "shifted", "reversed", "hadamard", "cosine"])
 def test_structure_that_a_formula_decided_is_left_out(structure):
     """Two unrelated models whose value and output matrices begin alike; a real relation is found beside it."""

@@ -12,9 +12,9 @@ import pytest
 from scipy import stats as scipy_stats
 
 from bornbiased_jax.checkpoints.roles import Shape
-from bornbiased_jax.lineage import evidence
+from bornbiased_jax.lineage import evidence, sketches
 from bornbiased_jax.lineage.evidence import EvidenceError, Term, certified_sum, join_terms, z_of
-from bornbiased_jax.lineage.fingerprints import Heads, Neurons
+from bornbiased_jax.lineage.fingerprints import Heads, Neurons, Repeats
 from bornbiased_jax.lineage.matching import match_neurons
 from bornbiased_jax.lineage.pairing import NeuronPair, monotone_pairs, unit_rows
 from bornbiased_jax.lineage.scores import (
@@ -26,6 +26,7 @@ from bornbiased_jax.lineage.scores import (
     sampled_neurons,
 )
 from bornbiased_jax.lineage.sketches import quantize
+from bornbiased_jax.lineage.structure import repeated_parts
 from bornbiased_jax.stats import binomial_interval
 from bornbiased_jax.stats.nested import log_order, nested_bound, nested_moments, nested_sums
 
@@ -351,3 +352,15 @@ def test_many_weak_terms_are_one_strong_finding():
     alone, together = [certified_sum([each], 99) for each in terms], certified_sum(terms, 99)
     assert together.z == pytest.approx(np.sum([each.z for each in alone]) / 3, rel=0.02) and together.z > 12
     assert together.log10_p_bound < 3 * min(each.log10_p_bound for each in alone)
+
+
+@pytest.mark.parametrize("num_heads", [4, 6, 8])
+def test_a_few_heads_of_independent_numbers_seldom_repeat(num_heads):
+    """Scores at other shifts are few: by their standard deviation one of fifty single blocks was called repeating."""
+    draws, found = np.random.default_rng(num_heads), 0
+    for _ in range(2000):
+        counter = sketches.RepeatCounter()
+        counter.add(num_heads, sketches.inner(sketches.unit(draws.standard_normal((num_heads, 512)))))
+        report = Repeats("language", "heads", num_heads, 0, counter.z_by_period())
+        found += repeated_parts(report) > 0
+    assert found <= 8

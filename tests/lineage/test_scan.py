@@ -96,6 +96,11 @@ def test_a_stored_suspect_and_an_identical_base(store):
     assert not result.matches[1].is_identical and result.matches[1].verdict == "unrelated"
 
 
+def test_an_empty_folder_is_refused_as_a_store(tmp_path):
+    with pytest.raises(InputError, match="is an empty folder: put fingerprints of weights there, or name a checkpoint"):
+        find_bases([f"seed:1@{SMALL}", str(tmp_path)])
+
+
 def test_what_both_were_given_without_a_seed_is_no_match(tmp_path):
     """Tables of tokens that began as one formula, which has no name, and were trained apart."""
     places = []

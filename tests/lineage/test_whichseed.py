@@ -36,6 +36,20 @@ def initialization(seed, cfg=CFG):
     return init(cfg, key=keys.init_key(seed))
 
 
+@pytest.mark.parametrize(
+    ("own", "searched", "path"),
+    [
+        ({}, {"positions": "learned"}, "positions/embedding"),
+        ({"tie_embeddings": True}, {}, "head/kernel"),
+        ({"attention": False}, {}, "blocks/attention/key/kernel"),
+    ],
+)
+def test_matrices_that_the_suspect_lacks_are_refused(own, searched, path):
+    suspect_cfg = CFG.replace(**own)
+    with pytest.raises(InputError, match=f"the suspect has no {path}, which the initializations to be searched have"):
+        which_seed(CFG.replace(**searched), initialization(1, suspect_cfg), range(4), suspect_cfg=suspect_cfg)
+
+
 @pytest.mark.parametrize("name", ["llama-tiny", "gpt2-tiny", "qwen-tiny"])
 def test_drawn_entries_equal_initial_weights(name):
     cfg = preset(name, **SMALL)

@@ -194,8 +194,11 @@ def _parts(copies: Copies, covered: set[frozenset[str]]) -> list[Finding]:
         if all(frozenset(pair) in covered for pair in itertools.combinations(names, 2)):
             continue
         total = max(len(copies.digests[name]) for name in names)
-        text = f"{listed(names)} share {len(common)} of {total} {copies.unit} and not the others: "
+        # Parts that further checkpoints hold too are shared all the same.
+        count = len(set.intersection(*(set(copies.digests[name].values()) for name in names)))
+        text = f"{listed(names)} share {count} of {total} {copies.unit} and not the others: "
         text += listed(sorted(common), 3)
+        text += f", and {count - len(common)} that further checkpoints have too" if count > len(common) else ""
         # What initializations alone share was drawn once for all.
         labels = [copies.labels[name] for name in names]
         are_initial = all(label.step == 0 for label in labels) and len({label.run for label in labels}) == len(labels)

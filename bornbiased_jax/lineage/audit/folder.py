@@ -18,17 +18,20 @@ from bornbiased_jax.checkpoints.formats.orbax_tree import tree_of
 from bornbiased_jax.checkpoints.formats.run import RUN_FILE, find_steps, read_run
 from bornbiased_jax.checkpoints.formats.torch_distributed import METADATA
 from bornbiased_jax.checkpoints.reference import is_log, parse_ref
-from bornbiased_jax.checkpoints.weight_files import PICKLES, check_pointer, choose_weights
+from bornbiased_jax.checkpoints.weight_files import PICKLES, WEIGHTS, check_pointer, choose_weights
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.audit.finding import Finding
 from bornbiased_jax.lineage.audit.labels import Label, natural, read_label
 from bornbiased_jax.lineage.audit.listing import is_training_state, is_weights
+from bornbiased_jax.ranges import whole
 
 ADAPTED = "a LoRA adapter, no model of its own: digested alone"
 PICKLED = "a pickle that is not read as tensors: digested alone, never unpickled"
 SHARDED = "shards, or a tree of arrays, without a config.json, of names that are not known: digested alone"
 MANY = 5_000
 """Entries of a folder, at all depths, from which on a bar shows that it is looked through."""
+# A file that holds a part of a model.
+_SHARD = re.compile(r".*\d+-of-\d+\.safetensors")
 # Files that lie beside checkpoints and claim to be none.
 _BESIDE = re.compile(
     r"\..*|events\.out\.tfevents\..*|cachedir\.tag|merges\.txt|vocab\.txt|tokenizer\.model|.*\.tiktoken|(readme|licen[cs]e|notice|changelog|requirements|contributing|authors|citation|makefile)\b.*"
@@ -146,10 +149,17 @@ def _walk(
         if {"blobs", "snapshots"} <= set(folders):
             # A repository in the hub's cache: files lie in blobs, and names of theirs in snapshots.
             entries = [place / "snapshots"]
-        # An adapter or a model is one item, and a trainer's checkpoints may lie below it; everything else is looked
-        # through.
-        is_model = is_adapter(place) or _is_model(place)
-        if is_model:
+        # Several files of whole models, one beside the other, are as many items. An adapter or a model is one, and a
+        # trainer's checkpoints may lie below it; everything else is looked through.
+        several = _several(place)
+        is_model = bool(several) or is_adapter(place) or _is_model(place)
+        if several:
+            for path in several:
+                file_name = path.relative_to(root).as_posix()
+                label = read_label(file_name.removesuffix(path.suffix), pattern)
+                yield Item(file_name, label, str(place), (path,), file=path.name)
+            entries = [entry for entry in entries if entry not in several]
+        elif is_model:
             tree = tree_of(place)
             below = [
                 entry for entry in entries if entry != tree and os.path.isdir(entry) and _is_checkpoint(entry, pattern)
@@ -181,6 +191,14 @@ def _is_checkpoint(place: Path, pattern: re.Pattern[str] | None) -> bool:
     return read_label(place.name, pattern).step is not None or is_adapter(place) or _is_model(place)
 
 
+def _several(place: Path) -> list[Path]:
+    """Return the files of a folder that has several of safetensors, and neither an index nor shards of one model."""
+    files = sorted(place.glob("*.safetensors"), key=lambda path: natural(path.name))
+    is_one = is_adapter(place) or (place / WEIGHTS).is_file() or any(place.glob("*.index.json"))
+    is_one |= any(_SHARD.fullmatch(path.name) for path in files)
+    return [] if is_one or len(files) < 2 else files
+
+
 def _is_model(place: Path) -> bool:
     config = place / "config.json"
     if config.is_file():
@@ -191,8 +209,17 @@ def _is_model(place: Path) -> bool:
     )
 
 
-def _model(place: Path, name: str, pattern: re.Pattern[str] | None) -> Item:
+def _label(place: Path, name: str, pattern: re.Pattern[str] | None) -> Label:
+    """Read what the name of a model's folder claims; Orbax's manager names a step by its number alone."""
     label = read_label(name, pattern)
+    step = None if tree_of(place) in (None, place) else whole(place.name)
+    if pattern is not None or label.step is not None or step is None:
+        return label
+    return Label(name.rpartition("/")[0], step)
+
+
+def _model(place: Path, name: str, pattern: re.Pattern[str] | None) -> Item:
+    label = _label(place, name, pattern)
     try:
         files = tuple(choose_weights(place).paths)
     except InputError as error:

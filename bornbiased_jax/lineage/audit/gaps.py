@@ -74,10 +74,10 @@ def missing_steps(steps: Sequence[int]) -> list[int]:
         unit = _unit(intervals, index)
         if unit and interval > unit and interval % unit == 0:
             missing |= set(range(steps[index] + unit, steps[index + 1], unit))
-    # Ratios that are a power of their neighbors.
+    # Ratios that are a power of their neighbors; 0 where there is none, as where powers go over to multiples.
     positive = [step for step in steps if step > 0]
-    are_multiples = all(after % before == 0 for before, after in zip(positive, positive[1:], strict=False))
-    ratios = [after // before for before, after in zip(positive, positive[1:], strict=False)] if are_multiples else []
+    pairs = zip(positive, positive[1:], strict=False)
+    ratios = [0 if after % before else after // before for before, after in pairs]
     for index, ratio in enumerate(ratios):
         unit = _unit(ratios, index)
         if unit and unit > 1 and ratio > unit:

@@ -12,7 +12,7 @@ import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from scipy import special
 
@@ -28,7 +28,7 @@ from bornbiased_jax.lineage.audit.summary import CheckpointSummary, TensorMoment
 from bornbiased_jax.lineage.fingerprints import Fingerprint, Repeats
 from bornbiased_jax.lineage.structure import equal_labels, repeated_parts
 from bornbiased_jax.parameters import Parameter, parameter_table
-from bornbiased_jax.schemes import CUTS, DEFAULT_STD, SCHEMES, Distribution, Group
+from bornbiased_jax.schemes import CUTS, DEFAULT_STD, SCHEMES, Distribution, Group, truncation_factor
 from bornbiased_jax.stats.multiple import holm
 
 TOLERANCE = 0.01
@@ -260,7 +260,8 @@ def _deviations(summary: CheckpointSummary) -> list[Deviation]:
         if stated_std is not None:
             writes = table[path].group in ("output", "down")
             stated = (stated_std, stated_std / math.sqrt(2 * reader.cfg.num_layers))[: 2 if writes else 1]
-        groups.append(_deviation(path, stated, members))
+        # Of neurons in pairs the second ones are no draws of their own.
+        groups.append(_deviation(path, stated, members, copies=1 if dist.neuron_axis is None else 2))
     return groups
 
 
@@ -274,8 +275,14 @@ def _named_deviations(summary: CheckpointSummary, source: NamedRoles) -> list[De
     config = config_of(io.read_json(file), LANGUAGE) if file.is_file() else {}
     default = DEFAULT_STD if str(config.get("model_type")) in FAMILIES else None
     stated = config.get("initializer_range", default)
-    if isinstance(stated, bool) or not isinstance(stated, (int, float)) or not 0 < stated < math.inf:
+    if not _is_positive(stated):
         return []
+    # ModernBERT's are truncated at so many of the standard deviations that it states, and its head has one of its own.
+    cut = config.get("initializer_cutoff_factor")
+    factor = truncation_factor(max(cut, 0.1)) if _is_positive(cut) else 1.0
+    stated *= factor
+    width = config.get("hidden_size")
+    of_head = (factor * width**-0.5,) if _is_positive(cut) and _is_positive(width) else ()
     # All blocks and experts of a matrix together.
     parts: dict[tuple[str, Group], list[TensorMoments]] = defaultdict(list)
     roles = [role for role in source.roles if role.component == LANGUAGE]
@@ -285,11 +292,19 @@ def _named_deviations(summary: CheckpointSummary, source: NamedRoles) -> list[De
         if is_drawn and not is_fixed and source.stored_as(role) in _FLOATS:
             parts[role.matrix_name, role.group].append(summary.moments[role.path])
     num_blocks = len({role.block for role in roles} - {None})
-    scaled = stated / math.sqrt(2 * max(1, num_blocks))
+    scaled = (stated / math.sqrt(2 * max(1, num_blocks)),)
+    further: dict[Group, tuple[float, ...]] = {"output": scaled, "down": scaled, "head": of_head}
     return [
-        _deviation(name, (stated, scaled) if group in ("output", "down") else (stated,), members)
+        _deviation(name, (stated, *further.get(group, ())), members)
         for (name, group), members in parts.items()
+        # Some routers begin at zero, so that every expert is as likely.
+        if group != "router" or any(part.rms > 0 for part in members)
     ]
+
+
+def _is_positive(value: object) -> TypeGuard[int | float]:
+    """Check whether a value of a configuration is a positive number."""
+    return not isinstance(value, bool) and isinstance(value, (int, float)) and 0 < value < math.inf
 
 
 def find_distributions(
@@ -335,19 +350,21 @@ def _finding(summary: CheckpointSummary, groups: list[tuple[Deviation, float]]) 
     if summary.reader is None:
         return Finding("init-law", (summary.name,), text, max(p_value for _, p_value in groups))
     scheme = init_scheme(summary.reader.cfg, summary.moments)
-    if scheme.fits:
+    # Constants, as scales of norms, are the same in every scheme: that they are off tells of no other one.
+    is_drawn_otherwise = any(group.constant is None for group, _ in groups)
+    if is_drawn_otherwise and scheme.fits:
         text = f"{summary.name} is drawn by the scheme {scheme.nearest_scheme}, and its configuration states another: "
         text += f"{'; '.join(parts[:3])}{more}."
-    elif scheme.nearest_scheme is not None:
+    elif is_drawn_otherwise and scheme.nearest_scheme is not None:
         text += f" No named scheme fits every group; the nearest is {scheme.nearest_scheme}."
     nearest: dict[str, tuple[str, ...]] = {row.group: row.nearest for row in scheme.groups}
     return Finding("init-law", (summary.name,), text, max(p_value for _, p_value in groups), nearest)
 
 
-def _deviation(path: str, stated: tuple[float, ...], members: Sequence[TensorMoments]) -> Deviation:
+def _deviation(path: str, stated: tuple[float, ...], members: Sequence[TensorMoments], *, copies: int = 1) -> Deviation:
     pooled = pool(members)
     # Of the second moment over its stated value: the delta method, with the fourth moment that was measured.
-    error = math.sqrt(max(pooled.kurtosis - 1.0, 1e-6) / pooled.entries) if pooled.rms > 0 else 1.0
+    error = math.sqrt(copies * max(pooled.kurtosis - 1.0, 1e-6) / pooled.entries) if pooled.rms > 0 else 1.0
     logs = [2 * math.log(max(pooled.rms, 1e-150) / value) for value in stated]
     tails = [float(2 * special.ndtr(-abs(log) / error)) for log in logs]
     return Deviation(path, stated, pooled.rms, max(tails))

@@ -3,13 +3,19 @@
 import json
 import re
 import shutil
+from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
 import pytest
+from scipy.stats import kstest
 
 from bornbiased_jax.checkpoints import export_hugging_face
 from bornbiased_jax.lineage.audit.audit import audit_folder
+from bornbiased_jax.lineage.audit.folder import RunOrigin
+from bornbiased_jax.lineage.audit.labels import Label
+from bornbiased_jax.lineage.audit.scheme import _deviations
+from bornbiased_jax.lineage.audit.summary import moments_of
 from bornbiased_jax.parameters import unflatten
 from tests.fixtures.gguf_files import convert
 from tests.fixtures.suites import CFG, drifted, initialization, trajectory, write, write_suite
@@ -234,6 +240,32 @@ def test_two_schemes_in_one_suite_are_named(tmp_path):
     named = only(report, "init-law")
     assert named["subjects"] == ["neox-step0"]
     assert "is drawn by the scheme neox, and its configuration states another" in named["text"]
+
+
+def test_norms_that_are_off_tell_of_no_other_scheme(tmp_path):
+    flat = initialization(1, CFG.replace(init="normal-0.02"))
+    scaled = {path: leaf * np.float32(0.5 if path.endswith("scale") else 1.0) for path, leaf in flat.items()}
+    write(tmp_path, "step0", scaled)
+    text = only(audit_folder(tmp_path), "init-law")["text"]
+    assert text.startswith("step0 is not drawn as its configuration says: blocks/attention_norm/scale should be 1 and")
+    assert "scheme" not in text
+
+
+def test_neurons_in_pairs_have_half_the_draws():
+    """The standard deviation of mirrored neurons is less certain: a sound one was found to be off too often."""
+    cfg = CFG.replace(init="gpt2-scaled-mirrored", d_model=64, d_ff=176)
+    item = SimpleNamespace(label=Label("seed=1", 0), origin=RunOrigin(1, True, {}))
+    p_values = []
+    for seed in range(300):
+        drawn = 0.02 * np.random.default_rng(seed).standard_normal((2, 64, 88), np.float32)
+        parts = {
+            f"blocks/mlp/gate/kernel/{layer}": moments_of(np.concatenate([leaf, -leaf], axis=1))
+            for layer, leaf in enumerate(drawn)
+        }
+        summary = SimpleNamespace(item=item, named=None, reader=SimpleNamespace(cfg=cfg), moments=parts)
+        [group] = _deviations(summary)
+        p_values.append(group.p_value)
+    assert kstest(p_values, "uniform").pvalue > 1e-3
 
 
 def sharded(seed, parts=8):

@@ -279,3 +279,16 @@ def test_architectures_that_do_not_run(name, tmp_path):
     save(suite / "step300", tensors, config)
     unread = only(audit_folder(suite), "unreadable")
     assert unread["subjects"] == ["step300"] and f"tensor {broken} of" in unread["text"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["afmoe", "modernbert", "modernbert-decoder"])
+def test_initial_weights_of_transformers_are_drawn_as_it_states(name, tmp_path):
+    """Truncated normals, a head with a standard deviation of its own, and routers of zeros."""
+    torch = pytest.importorskip("torch")
+    from tests.checkpoints.architectures import auto_class, transformers_config
+
+    torch.manual_seed(1)
+    model = auto_class(name).from_config(transformers_config(name, scale=2))
+    model.save_pretrained(tmp_path / "suite" / "step0")
+    assert audit_folder(tmp_path / "suite")["findings"] == []

@@ -6,12 +6,14 @@ import shutil
 import zipfile
 
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 from safetensors.numpy import load_file, save_file
 
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.lineage.audit.audit import audit_folder
 from bornbiased_jax.lineage.audit.labels import pattern_of
+from bornbiased_jax.parameters import unflatten
 from bornbiased_jax.results.lineage_reports import Audit
 from tests.fixtures.suites import CFG, drifted, initialization, trajectory, write, write_suite
 
@@ -350,3 +352,27 @@ def test_a_cache_of_the_hub_is_read_by_its_snapshots(tmp_path):
         (snapshot / path.name).symlink_to(blob)
     report = audit_folder(tmp_path / "hub")
     assert report["clean"] and len(report["checkpoints"]) == 1 and suite
+
+
+def test_steps_of_orbax_are_the_numbers_that_name_them(tmp_path):
+    for step, flat in trajectory(1, steps=(0, 100, 200, 300, 500)).items():
+        tree = unflatten({path.replace("blocks/", "layers/"): leaf for path, leaf in flat.items()})
+        ocp.PyTreeCheckpointer().save(tmp_path / "run" / str(step) / "default", tree)
+    report = audit_folder(tmp_path)
+    assert [(row["name"], row["steps"]) for row in report["runs"]] == [("run", [0, 100, 200, 300, 500])]
+    assert only(report, "gap")["subjects"] == ["run/400"] and kinds(report) == {"gap"}
+
+
+@pytest.mark.parametrize("has_config", [False, True])
+def test_files_of_several_steps_in_one_folder_are_read(has_config, tmp_path):
+    (tmp_path / "seed1").mkdir()
+    for step, flat in trajectory(1, steps=(0, 100, 200, 300, 500)).items():
+        place = write(tmp_path / "whole", str(step), flat)
+        shutil.move(place / "model.safetensors", tmp_path / "seed1" / f"step{step}.safetensors")
+        if has_config:
+            shutil.move(place / "config.json", tmp_path / "seed1" / "config.json")
+    shutil.rmtree(tmp_path / "whole")
+    report = audit_folder(tmp_path)
+    assert [(row["name"], row["steps"]) for row in report["runs"]] == [("seed1", [0, 100, 200, 300, 500])]
+    assert only(report, "gap")["subjects"] == ["seed1/step400.safetensors"] and kinds(report) == {"gap"}
+    assert all(pair["tied"] for pair in report["pairs"]) and len(report["pairs"]) == 10

@@ -59,6 +59,17 @@ def test_duplicates_shards_shared_initializations_and_gaps(tmp_path):
     assert "share 1 of 2 weight files" in copies[1]["text"]
 
 
+def test_parts_that_two_checkpoints_and_others_have_are_counted(tmp_path):
+    """Of a, b and c, which have one file in common, a and b share another one: two in all."""
+    shards = {"a": ("1", "2", "3"), "b": ("1", "2", "4"), "c": ("1", "5", "6"), "d": ("7", "8", "9")}
+    report = audit_listing(listing(tmp_path, {f"{name}-step9": revision(*own) for name, own in shards.items()}))
+    assert [finding["text"] for finding in report["findings"]] == [
+        "a-step9, b-step9 and c-step9 share 1 of 3 weight files and not the others: model-1.safetensors.",
+        "a-step9 and b-step9 share 2 of 3 weight files and not the others: model-2.safetensors, and 1 that further "
+        "checkpoints have too.",
+    ]
+
+
 @pytest.mark.parametrize(
     ("copies", "kind"),
     [(("seed1-step0", "seed1-step1"), "idle-step"), (("seed1-step1", "seed1-step2"), "duplicate"),
@@ -115,6 +126,7 @@ def test_a_revision_without_weights_is_named(tmp_path):
         ([0, 10, 20, 30, 40, 100, 200, 300], []),
         ([0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 2000, 3000], []),
         ([0, 1, 2, 4, 16, 32], [8]),
+        ([0, 1, 2, 4, 8, 16, 32, 128, 256, 512, 1000, 2000, 3000], [64]),
         ([0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 2000, 4000, 5000], [3000]),
         ([5], []),
         ([], []),
