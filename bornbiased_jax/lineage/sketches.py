@@ -23,8 +23,8 @@ _CHUNK = 1 << 18
 _TERMS = 4096
 # Rows of a matrix that are put in order at once.
 _STRIP = 256
-# Rows of signs that overlap more than this with the first one, on average, follow a pattern.
-_ALIKE = 0.25
+# Rows of a matrix of signs that are looked at, and mean overlap of two beyond which they follow a pattern.
+_SIGN_ROWS, _ALIKE = 64, 0.25
 # Numbers of a row that are compared first to find equal rows.
 _BEGINNING = 64
 # Other shifts than those of periods that give a null to the score of a shift.
@@ -229,18 +229,31 @@ def _central_directly(matrix_nm: np.ndarray) -> tuple[float, float, float]:
 def _is_two_valued(matrix_nm: np.ndarray, minimum: float, maximum: float) -> bool:
     """Tell whether every number is the smallest or the largest; a vector of two numbers says nothing.
 
-    A matrix of one number and its negative does, where its rows are neither alike nor opposite.
+    A matrix of one number and its negative does, where a seed may have drawn it.
     """
     beginning = matrix_nm.ravel()[:_BEGINNING] if matrix_nm.flags.c_contiguous else matrix_nm[0]
     if not np.isin(beginning, (minimum, maximum)).all():
         return False
     if not all(bool(np.isin(row_m, (minimum, maximum)).all()) for row_m in matrix_nm):
         return False
-    if len(matrix_nm) < 2 or not 0 < maximum == -minimum:
+    return not 0 < maximum == -minimum or _follows_pattern(matrix_nm)
+
+
+def _follows_pattern(matrix_nm: np.ndarray) -> bool:
+    """Tell of a matrix of one number and its negative whether its rows look like a formula's.
+
+    Rows of the bits of their numbers depend on one another, those of a Hadamard matrix are orthogonal; rows that a seed
+    drew do neither, whether or not they were trained.
+    """
+    count, width = min(len(matrix_nm), matrix_nm.shape[1] // 2, _SIGN_ROWS), matrix_nm.shape[1]
+    if count < 2:
         return True
-    signs_nm = np.sign(matrix_nm)
-    overlaps_n = np.abs(signs_nm[1:] @ signs_nm[0]) / signs_nm.shape[1]
-    return bool(overlaps_n.mean() > _ALIKE)
+    signs_rm = np.sign(matrix_nm[np.linspace(0, len(matrix_nm) - 1, count).astype(int)], dtype=np.float32)
+    overlaps = (signs_rm @ signs_rm.T)[~np.eye(count, dtype=bool)] / width
+    # Of independent signs the square of an overlap is 1/width on average.
+    is_orthogonal = float(np.mean(overlaps**2)) * width < _ALIKE
+    is_alike = float(np.mean(np.abs(overlaps))) > _ALIKE
+    return is_orthogonal or is_alike or bool(np.linalg.matrix_rank(signs_rm) < count)
 
 
 def diagonal_z(matrix_nm: np.ndarray, mean: float, std: float) -> float:

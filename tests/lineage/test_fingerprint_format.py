@@ -113,6 +113,20 @@ def test_moments_agree_with_direct_sums():
     assert moments(np.tile(np.float32([1, -1]), (50, 50))).is_two_valued
 
 
+@pytest.mark.parametrize("shape", [(512, 64), (64, 512), (48, 32)])
+def test_signs_are_evidence_unless_a_formula_gives_them(shape):
+    numbers, places = np.arange(shape[0])[:, None], np.arange(shape[1])
+    draws = np.random.default_rng(0)
+    drawn = draws.standard_normal(shape)
+    # One-bit weights as drawn, and with much in common as after training.
+    for seeded in (drawn, drawn + 0.5 * np.outer(draws.standard_normal(shape[0]), draws.standard_normal(shape[1]))):
+        assert not moments(np.where(seeded > 0, 0.3, -0.3).astype(np.float32)).is_two_valued
+    bits = {count: (numbers >> places % count) & 1 for count in (6, 9, 12)}
+    walsh = np.frompyfunc(int.bit_count, 1, 1)(numbers & places).astype(int) & 1
+    for name, formula in {**bits, "Walsh": walsh, "checkers": (numbers + places) & 1}.items():
+        assert moments(np.where(formula, 0.3, -0.3).astype(np.float32)).is_two_valued, name
+
+
 # Digests and layouts.
 
 
