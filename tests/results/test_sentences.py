@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from bornbiased_jax import results
+from bornbiased_jax.config import preset
 from bornbiased_jax.results import lineage_reports, run_reports
-from bornbiased_jax.results.wording import TERMS
+from bornbiased_jax.results.wording import TERMS, named
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -17,6 +18,14 @@ def test_terms_are_the_glossarys():
     other |= {"cosine within a sequence": "intra-sequence cosine", "log10 p": "log10 p of preference"}
     missing = {term for term in TERMS if other.get(term, term).lower() not in glossary}
     assert not missing
+
+
+@pytest.mark.parametrize("changes", [{"logit_softcap": 30.0}, {"init_groups": "down=zeros"}, {"residual_scale": 0.5}])
+def test_a_model_is_named_with_every_field_that_its_preset_has_not(changes):
+    ((field, value),) = changes.items()
+    assert named(preset("gpt2-tiny", **changes).to_dict()) == f"gpt2-tiny, {field} = {value}"
+    assert named(preset("gpt2-tiny").to_dict()) == "gpt2-tiny"
+    assert named(preset("gemma3-tiny", attention_scale=None).to_dict()) == "gemma3-tiny, attention_scale = None"
 
 
 def initial(seed, count, log10_p, **changes):
