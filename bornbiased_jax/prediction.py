@@ -16,20 +16,32 @@ from bornbiased_jax.model.layers import frequencies
 from bornbiased_jax.model.limits import check_length
 from bornbiased_jax.model.model import head_path
 from bornbiased_jax.parameters import parameter_table
+from bornbiased_jax.schemes import rules_of
 from bornbiased_jax.theory import activations, gradients, mean_field, positions, stack
 from bornbiased_jax.theory import predict as whole_model
 from bornbiased_jax.theory.stack import Stack
+
+CONSTANTS = {"norm": 1.0, "bias": 0.0, "sink_logit": 0.0, "prefix_memory": 0.0}
+"""What theory takes groups of parameters for, whose distribution it does not follow."""
 
 
 def check_covered(cfg: ModelConfig) -> None:
     """Refuse configurations that theory does not cover, by the field.
 
     Raises:
-        InputError: layers that differ, experts, norms on both sides, a prefix, another scale of attention.
+        InputError: layers that differ, experts, norms on both sides, a prefix, another scale of attention, norms and
+            biases that do not begin as ones and zeros, matrices of ones.
     """
     for name, policy in fields_of("theory"):
         if policy.kind == "refused" and getattr(cfg, name) != policy.unless:
             raise InputError(f"theory does not cover {name}={getattr(cfg, name)}: leave {name} out")
+    rules = rules_of(cfg.init, cfg.init_groups)
+    for row in parameter_table(cfg).values():
+        constant = distribution(cfg, row).constant
+        if constant == 1.0 if row.group not in CONSTANTS else constant != CONSTANTS[row.group]:
+            raise InputError(
+                f"theory does not cover init.{row.group}={rules[row.group]}: leave init.{row.group} out of the settings"
+            )
 
 
 def stack_of(cfg: ModelConfig, *, tokens: bool = True) -> Stack:

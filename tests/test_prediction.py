@@ -189,3 +189,21 @@ def test_wide_models_are_predicted_as_far_as_the_theory_integrates() -> None:
 def test_a_kernel_without_a_theory_is_refused(kernel):
     with pytest.raises(InputError, match=f"softmax, sigmoid and centered attention, not attention_kernel={kernel}"):
         predict(preset("gpt2-tiny", attention_kernel=kernel), 16)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"bias": True, "init.bias": "normal:0.5"}, "init.bias=normal:0.5"),
+        ({"init.norm": "normal:0.5"}, "init.norm=normal:0.5"),
+        ({"sink_logit": "learned", "init.sink_logit": "ones"}, "init.sink_logit=ones"),
+        ({"prefix_memory": "elu", "init.prefix_memory": "normal:0.1"}, "init.prefix_memory=normal:0.1"),
+        ({"init.up": "ones"}, "init.up=ones"),
+        ({"init.embedding": "ones"}, "init.embedding=ones"),
+    ],
+)
+def test_distributions_that_theory_does_not_follow_are_refused(changes: dict, named: str) -> None:
+    """Norms are taken as ones, biases as zeros, and matrices as draws: nothing else is passed over in silence."""
+    with pytest.raises(InputError, match=f"{named}: leave"):
+        predict(TINY.replace(**changes), 8)
+    assert stack_of(TINY.replace(**{"init.up": "zeros"})).std("up", 0) == 0.0
