@@ -70,6 +70,9 @@ def top1_given_table(cfg: ModelConfig, seq_len: int, num_inputs: int, seed: int,
     cosine = contraction(mean_field)
     # Head rows of unit variance.
     head = tables[head_path(cfg)]
+    if not head.any():
+        # Of equal logits the first token's is taken, for every input.
+        return Given(1.0, 1.0, 1.0)
     head_VD = head if cfg.tie_embeddings else head.T
     head_VD = head_VD / head_VD.std()
     rho, rho_std = float(np.clip(cosine.mean[-1], 0.0, 1.0)), float(cosine.seed_std[-1])

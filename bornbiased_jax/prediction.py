@@ -17,8 +17,9 @@ from bornbiased_jax.model.limits import check_length
 from bornbiased_jax.model.model import head_path
 from bornbiased_jax.parameters import parameter_table
 from bornbiased_jax.schemes import rules_of
-from bornbiased_jax.theory import activations, gradients, mean_field, positions, stack
+from bornbiased_jax.theory import activations, gradients, mean_field, positions, preference, stack
 from bornbiased_jax.theory import predict as whole_model
+from bornbiased_jax.theory.preference import TopFraction
 from bornbiased_jax.theory.stack import Stack
 
 CONSTANTS = {"norm": 1.0, "bias": 0.0, "sink_logit": 0.0, "prefix_memory": 0.0}
@@ -61,6 +62,8 @@ def stack_of(cfg: ModelConfig, *, tokens: bool = True) -> Stack:
             f"attention_kernel={cfg.attention_kernel}: "
             "theory.variance has its variance by position at initialization"
         )
+    if tokens and cfg.vocab_size == 1:
+        raise InputError("theory has no random tokens of vocab_size=1: set it to 2 or more")
     if cfg.norm_position == "both":
         raise InputError("theory does not cover norm_position=both: norms before a sublayer or after it")
     dists = {row.group: distribution(cfg, row) for row in parameter_table(cfg).values()}
@@ -217,6 +220,16 @@ def _bytes(cfg: ModelConfig, seq_len: int) -> float:
     return 8.0 * (seq_len * (2 * nodes + 3 * cfg.num_layers) + 6 * cfg.num_layers * nodes**2)
 
 
+def _of_equal_logits(top1: TopFraction, vocab_size: int) -> TopFraction:
+    """Return what is measured of a head of zeros: of equal logits the first token's is taken, for every input."""
+    log10_p = None
+    if top1.log10_p_mean is not None:
+        log10_p = preference.log10_p_value(top1.num_inputs, top1.num_inputs, vocab_size)
+    fractions = dict.fromkeys((f"fraction_{name}" for name in ("mean", "p10", "p50", "p90")), 1.0)
+    tails = dict.fromkeys((f"log10_p_{name}" for name in ("mean", "p10", "p90")), log10_p)
+    return top1._replace(**fractions, **tails, fraction_std=0.0, overlap=1.0)
+
+
 def predict(
     cfg: ModelConfig,
     seq_len: int,
@@ -261,6 +274,8 @@ def predict(
     except ValueError as error:
         raise InputError(f"theory cannot predict this: {error}") from error
     profile, cosine, top1 = prediction.profile, prediction.contraction, prediction.top1
+    if distribution(cfg, parameter_table(cfg)[head_path(cfg)]).constant is not None:
+        top1 = _of_equal_logits(top1, cfg.vocab_size)
     # Standard deviations by position: of aggregated values, and of the residual stream.
     attention = [
         np.sqrt(profile.grid.interpolation_Tn @ s.aggregated_n) for s in profile.sublayers if s.kind == "attention"

@@ -60,3 +60,8 @@ def test_eight_in_ten_seeds_lie_inside(changes):
         fresh_inside += int(((fractions >= fresh["top1_share_p10"]) & (fractions <= fresh["top1_share_p90"])).sum())
     assert 0.7 <= inside / 128 <= 0.95
     assert inside > fresh_inside
+
+
+def test_a_head_of_zeros_answers_with_the_first_token():
+    cfg = preset("llama-tiny", num_layers=1, **SMALL, init="modded-nanogpt")
+    assert given_table.top1_given_table(cfg, 8, 400, 0) == (1.0, 1.0, 1.0)

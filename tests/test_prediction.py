@@ -15,6 +15,9 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import distribution
 from bornbiased_jax.parameters import parameter_table
 from bornbiased_jax.prediction import predict, stack_of
+from bornbiased_jax.probes.inputs import random_tokens
+from bornbiased_jax.probes.run import probe
+from bornbiased_jax.probes.subject import untrained
 from tests.tiers import NIGHTLY
 
 TINY = preset("gpt2-tiny")
@@ -207,3 +210,22 @@ def test_distributions_that_theory_does_not_follow_are_refused(changes: dict, na
     with pytest.raises(InputError, match=f"{named}: leave"):
         predict(TINY.replace(**changes), 8)
     assert stack_of(TINY.replace(**{"init.up": "zeros"})).std("up", 0) == 0.0
+
+
+@pytest.mark.parametrize("changes", [{"init": "modded-nanogpt"}, {"tie_embeddings": True, "init.embedding": "zeros"}])
+def test_equal_logits_are_answered_with_the_first_token(changes: dict) -> None:
+    cfg = preset("llama-tiny", num_layers=1, d_model=16, num_heads=2, d_ff=32, vocab_size=50, **changes)
+    (measured,) = probe(untrained(cfg), [0], random_tokens(40, 6, 50))
+    assert (measured["preference"]["top1_id"], measured["preference"]["top1_share"]) == (0, 1.0)
+    predicted = predict(cfg, 6, num_inputs=40)
+    assert {predicted[f"top1_share_{name}"] for name in ("mean", "p10", "p50", "p90")} == {1.0}
+    assert predicted["overlap"] == 1.0
+    for name in ("log10_p", "log10_p_p10", "log10_p_p90"):
+        assert predicted[name] == pytest.approx(measured["preference"]["log10_p"])  # type: ignore[literal-required]
+    assert predict(cfg, 6)["log10_p"] is None
+
+
+def test_random_tokens_need_two_to_choose_from() -> None:
+    with pytest.raises(InputError, match="vocab_size=1: set it to 2 or more"):
+        predict(TINY.replace(vocab_size=1), 8)
+    assert predict(TINY.replace(vocab_size=1), 8, tokens=False)["top1_share_mean"] == 1.0
