@@ -86,6 +86,15 @@ def stack_of(cfg: ModelConfig, *, tokens: bool = True) -> Stack:
     }
     if "down" in stds:
         stds["down"] = tuple(factor * std for std in stds["down"])
+    has_gate = cfg.output_gate != "none"
+    if cfg.output_gate == "value":
+        # It reads the value, not the stream, and comes before the norm of heads, which takes its factor out again.
+        has_gate = not cfg.head_norm
+        gate, value = dists["value_gate"], dists["value"]
+        stds["output_gate"] = tuple(
+            math.sqrt(cfg.key_dim) * gate.measured_std(layer) * value.measured_std(layer)
+            for layer in range(cfg.num_layers)
+        )
     return Stack(
         num_layers=cfg.num_layers,
         width=cfg.d_model,
@@ -114,7 +123,7 @@ def stack_of(cfg: ModelConfig, *, tokens: bool = True) -> Stack:
         sink_logit=cfg.sink_logit != "none",
         positional_scale=cfg.positional_scale,
         head_norm=cfg.head_norm,
-        output_gate=cfg.output_gate != "none",
+        output_gate=has_gate,
         max_seq_len=cfg.max_seq_len,
     )
 

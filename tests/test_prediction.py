@@ -12,12 +12,13 @@ import pytest
 
 from bornbiased_jax.config import PRESETS, ModelConfig, preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.init import distribution
+from bornbiased_jax.init import distribution, init_seed
 from bornbiased_jax.parameters import parameter_table
 from bornbiased_jax.prediction import predict, stack_of
 from bornbiased_jax.probes.inputs import random_tokens
 from bornbiased_jax.probes.run import probe
 from bornbiased_jax.probes.subject import untrained
+from bornbiased_jax.probes.variance import position_moments
 from tests.tiers import NIGHTLY
 
 TINY = preset("gpt2-tiny")
@@ -229,3 +230,19 @@ def test_random_tokens_need_two_to_choose_from() -> None:
     with pytest.raises(InputError, match="vocab_size=1: set it to 2 or more"):
         predict(TINY.replace(vocab_size=1), 8)
     assert predict(TINY.replace(vocab_size=1), 8, tokens=False)["top1_share_mean"] == 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("head_norm", [False, True])
+def test_a_gate_of_values_reads_the_values(head_norm: bool) -> None:
+    """It halves values before they are aggregated, so that a norm of heads takes that out again."""
+    cfg = preset("gpt2-tiny", num_layers=1, d_model=256, num_heads=4, d_ff=64, vocab_size=64, positions="none")
+    cfg = cfg.replace(output_gate="value", head_norm=head_norm, mlp=False, **{"init.value_gate": "normal:0.4"})
+    (expected,) = predict(cfg, 8, tokens=False)["attention_std_by_layer"]
+    x_NTD = np.random.default_rng(0).normal(0.0, cfg.embedding_std, (400, 8, 256)).astype(np.float32)
+    read = ("attention_output",)
+    pooled = [
+        position_moments(cfg, init_seed(cfg, seed), x_NTD, quantities=read)[read[0]].pooled_LT for seed in range(4)
+    ]
+    # As a gate that reads the stream, and the norm before it, these were 7% less and a half.
+    np.testing.assert_allclose(np.sqrt(np.mean(pooled, axis=0))[0], expected, rtol=0.02)
