@@ -204,7 +204,7 @@ def predict_gradients(cfg: ModelConfig, seq_len: int, num_inputs: int) -> Gradie
         )
     try:
         forward = mean_field.profile(stack_of(cfg), seq_len, exact=True)
-        norms = gradients.gradients(forward, num_inputs, head_of(cfg), biases_of(cfg))
+        norms = gradients.gradients(forward, num_inputs, head_of(cfg), biases_of(cfg), cfg.norm_parameters)
     except ValueError as error:
         raise InputError(f"theory cannot predict this: {error}") from error
     groups = {group: values.tolist() for group, values in norms.by_group.items()}
