@@ -191,12 +191,7 @@ def predict_gradients(cfg: ModelConfig, seq_len: int, num_inputs: int) -> Gradie
         InputError: gradients of this configuration have no theory; the reason is given.
     """
     check_length(cfg, seq_len)
-    if cfg.logit_softcap is not None:
-        raise InputError("theory knows no gradients through a soft cap of logits: leave logit_softcap out")
-    if cfg.rope_pattern is not None:
-        raise InputError("theory knows no gradients where RoPE rotates some layers alone: leave rope_pattern out")
-    if any(distribution(cfg, row).structure == "mirrored" for row in parameter_table(cfg).values()):
-        raise InputError("theory knows no gradients of mirrored neurons: set init to a scheme without -mirrored")
+    check_gradients(cfg)
     if seq_len > gradients.LARGEST_LENGTH:
         raise InputError(
             f"theory follows gradients over all pairs of at most {gradients.LARGEST_LENGTH} positions, not "
@@ -209,6 +204,20 @@ def predict_gradients(cfg: ModelConfig, seq_len: int, num_inputs: int) -> Gradie
         raise InputError(f"theory cannot predict this: {error}") from error
     groups = {group: values.tolist() for group, values in norms.by_group.items()}
     return {"gradient_norm_by_block": norms.by_block.tolist(), "gradient_norm_by_group": groups}
+
+
+def check_gradients(cfg: ModelConfig) -> None:
+    """Refuse configurations whose gradients have no theory although the forward pass has.
+
+    Raises:
+        InputError: a soft cap of logits, layers of which RoPE rotates some, mirrored neurons.
+    """
+    if cfg.logit_softcap is not None:
+        raise InputError("theory knows no gradients through a soft cap of logits: leave logit_softcap out")
+    if cfg.rope_pattern is not None:
+        raise InputError("theory knows no gradients where RoPE rotates some layers alone: leave rope_pattern out")
+    if any(distribution(cfg, row).structure == "mirrored" for row in parameter_table(cfg).values()):
+        raise InputError("theory knows no gradients of mirrored neurons: set init to a scheme without -mirrored")
 
 
 def head_of(cfg: ModelConfig) -> gradients.HeadGradients:

@@ -10,7 +10,7 @@ from typing import TypedDict
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.limits import check_length
-from bornbiased_jax.prediction import biases_of, head_of, stack_of
+from bornbiased_jax.prediction import biases_of, check_gradients, head_of, stack_of
 from bornbiased_jax.theory import attention_weights, gradients, mean_field, sublayers
 from bornbiased_jax.theory.mean_field import MeanFieldProfile
 from bornbiased_jax.theory.stack import WRITERS, Stack
@@ -73,6 +73,7 @@ def diagram(cfg: ModelConfig, seq_len: int, num_inputs: int) -> Diagram:
     head, biases = head_of(cfg), biases_of(cfg)
 
     def ratio_of(forward: MeanFieldProfile) -> float | None:
+        check_gradients(cfg)
         norms = gradients.gradients(forward, num_inputs, head, biases, cfg.norm_parameters).by_block
         return float(norms[0] / norms[-1]) if norms[-1] > 0 else None
 
