@@ -52,12 +52,13 @@ def count(number: int, noun: str) -> str:
 
 
 def percent(fraction: float) -> str:
-    """Write a fraction as a percentage with two significant digits.
+    """Write a fraction as a percentage with two significant digits, or as many as tell it from the whole.
 
-    >>> percent(0.0190), percent(0.5), percent(0.00042), percent(0.0)
-    ('1.9%', '50%', '0.042%', '0%')
+    >>> percent(0.0190), percent(0.5), percent(0.00042), percent(0.0), percent(0.9996)
+    ('1.9%', '50%', '0.042%', '0%', '99.96%')
     """
-    return f"{100 * fraction:.2g}%" if fraction < 0.995 else f"{100 * fraction:.3g}%"
+    digits = 2 if fraction < 0.995 else 3 if fraction >= 1 else -math.floor(math.log10(1 - fraction))
+    return f"{100 * fraction:.{digits}g}%"
 
 
 def rounded(value: float) -> str:

@@ -7,7 +7,7 @@ import pytest
 from bornbiased_jax import results
 from bornbiased_jax.config import preset
 from bornbiased_jax.results import lineage_reports, run_reports
-from bornbiased_jax.results.wording import TERMS, named
+from bornbiased_jax.results.wording import TERMS, named, percent
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -26,6 +26,15 @@ def test_a_model_is_named_with_every_field_that_its_preset_has_not(changes):
     assert named(preset("gpt2-tiny", **changes).to_dict()) == f"gpt2-tiny, {field} = {value}"
     assert named(preset("gpt2-tiny").to_dict()) == "gpt2-tiny"
     assert named(preset("gemma3-tiny", attention_scale=None).to_dict()) == "gemma3-tiny, attention_scale = None"
+
+
+def test_a_part_is_never_written_as_the_whole():
+    texts = [percent(value) for value in (0.9949, 0.996, 0.9996, 0.99996, 1.0)]
+    assert texts == ["99%", "99.6%", "99.96%", "99.996%", "100%"]
+    value = {"num_tokens": 40_000, "max_abs_error": 1e-4, "logit_std": 1.0, "top1_agreement": 0.99975}
+    told = run_reports.Parity({**value, "transformers": "5"}).summary()
+    assert told[1].startswith("99.98% of the predicted tokens are the same")
+    assert "100% of" in run_reports.Parity({**value, "transformers": "5", "top1_agreement": 1.0}).summary()[1]
 
 
 def initial(seed, count, log10_p, **changes):
