@@ -53,7 +53,9 @@ def test_preference_sentence_has_size_and_p():
 def test_the_strongest_of_several_leads_and_the_others_are_counted():
     told = results.Preference([initial(0, 9, -0.1), initial(1, 76, -183.4), initial(2, 60, -140.0)]).summary()
     assert told[0].startswith("Seed 1 prefers token 31,338")
-    assert told[1].startswith("2 of 3 results") and "2 different tokens" in told[1]
+    assert told[1].startswith("2 of 3 results show more") and "2 different tokens" in told[1]
+    told = results.Preference([initial(0, 9, -0.1), initial(1, 76, -183.4)]).summary()
+    assert told[1].startswith("1 of 2 results shows more")
 
 
 @pytest.mark.parametrize("log10_p", [0.0, -0.5, -2.2])
@@ -131,6 +133,7 @@ def test_an_audit_counts_defects_and_says_how_far_it_reached():
     told = lineage_reports.Audit(audited("duplicate", "duplicate", "gap", "shared-birth", tested=3)).summary()
     assert told[0] == "4 checkpoints of 2 runs: duplicates (2) and steps missing from the grid (1)."
     assert told[1].startswith("3 pairs were tested") and "0.0001" in told[1]
+    assert lineage_reports.Audit(audited(tested=1)).summary()[1].startswith("1 pair was tested")
     clean = lineage_reports.Audit(audited("shared-birth")).summary()
     assert "nothing contradicts their labels" in clean[0] and "not looked for" in clean[1]
 
