@@ -243,9 +243,17 @@ def _of_equal_logits(top1: TopFraction, vocab_size: int) -> TopFraction:
     log10_p = None
     if top1.log10_p_mean is not None:
         log10_p = preference.log10_p_value(top1.num_inputs, top1.num_inputs, vocab_size)
-    fractions = dict.fromkeys((f"fraction_{name}" for name in ("mean", "p10", "p50", "p90")), 1.0)
-    tails = dict.fromkeys((f"log10_p_{name}" for name in ("mean", "p10", "p90")), log10_p)
-    return top1._replace(**fractions, **tails, fraction_std=0.0, overlap=1.0)
+    return top1._replace(
+        fraction_mean=1.0,
+        fraction_std=0.0,
+        fraction_p10=1.0,
+        fraction_p50=1.0,
+        fraction_p90=1.0,
+        overlap=1.0,
+        log10_p_mean=log10_p,
+        log10_p_p10=log10_p,
+        log10_p_p90=log10_p,
+    )
 
 
 def predict(

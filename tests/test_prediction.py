@@ -218,11 +218,11 @@ def test_equal_logits_are_answered_with_the_first_token(changes: dict) -> None:
     cfg = preset("llama-tiny", num_layers=1, d_model=16, num_heads=2, d_ff=32, vocab_size=50, **changes)
     (measured,) = probe(untrained(cfg), [0], random_tokens(40, 6, 50))
     assert (measured["preference"]["top1_id"], measured["preference"]["top1_share"]) == (0, 1.0)
-    predicted = predict(cfg, 6, num_inputs=40)
+    predicted: dict = {**predict(cfg, 6, num_inputs=40)}
     assert {predicted[f"top1_share_{name}"] for name in ("mean", "p10", "p50", "p90")} == {1.0}
     assert predicted["overlap"] == 1.0
     for name in ("log10_p", "log10_p_p10", "log10_p_p90"):
-        assert predicted[name] == pytest.approx(measured["preference"]["log10_p"])  # type: ignore[literal-required]
+        assert predicted[name] == pytest.approx(measured["preference"]["log10_p"])
     assert predict(cfg, 6)["log10_p"] is None
 
 
