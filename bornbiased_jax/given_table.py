@@ -70,12 +70,17 @@ def top1_given_table(cfg: ModelConfig, seq_len: int, num_inputs: int, seed: int,
     cosine = contraction(mean_field)
     # Head rows of unit variance.
     head = tables[head_path(cfg)]
+    if not head.any():
+        # Of equal logits the first token's is taken, for every input.
+        return Given(1.0, 1.0, 1.0)
     head_VD = head if cfg.tie_embeddings else head.T
     head_VD = head_VD / head_VD.std()
     rho, rho_std = float(np.clip(cosine.mean[-1], 0.0, 1.0)), float(cosine.seed_std[-1])
     variance = float(mean_field.variance[-1, -1])
     # The part of the last state that all inputs share.
-    common_D = np.zeros(cfg.d_model) if not tokens else tables["embed/embedding"].mean(axis=0, dtype=np.float64)
+    common_D = np.zeros(cfg.d_model)
+    if tokens:
+        common_D = cfg.embedding_scale * tables["embed/embedding"].mean(axis=0, dtype=np.float64)
     if cfg.positions == "learned":
         common_D = common_D + tables["positions/embedding"][seq_len - 1]
     part = 0.0
@@ -84,7 +89,7 @@ def top1_given_table(cfg: ModelConfig, seq_len: int, num_inputs: int, seed: int,
     # With tied embeddings the last token raises its own logit.
     own_fraction = 0.0
     if cfg.tie_embeddings and tokens and cfg.residual and variance > 0:
-        aligned = math.sqrt(min(cfg.embedding_std**2 / variance, 1.0))
+        aligned = math.sqrt(min(mean_field.stack.embedding_std**2 / variance, 1.0))
         own_fraction = preference.tied_last_token_fraction(rho, cfg.vocab_size, cfg.d_model, aligned)
     fractions = fractions_given_head(
         head_VD, Common(common_D, part), rho, rho_std, scatter(mean_field), num_inputs, own_fraction=own_fraction

@@ -16,20 +16,33 @@ from bornbiased_jax.model.layers import frequencies
 from bornbiased_jax.model.limits import check_length
 from bornbiased_jax.model.model import head_path
 from bornbiased_jax.parameters import parameter_table
-from bornbiased_jax.theory import activations, gradients, mean_field, positions, stack
+from bornbiased_jax.schemes import rules_of
+from bornbiased_jax.theory import activations, gradients, mean_field, positions, preference, stack
 from bornbiased_jax.theory import predict as whole_model
+from bornbiased_jax.theory.preference import TopFraction
 from bornbiased_jax.theory.stack import Stack
+
+CONSTANTS = {"norm": 1.0, "bias": 0.0, "sink_logit": 0.0, "prefix_memory": 0.0}
+"""What theory takes groups of parameters for, whose distribution it does not follow."""
 
 
 def check_covered(cfg: ModelConfig) -> None:
     """Refuse configurations that theory does not cover, by the field.
 
     Raises:
-        InputError: layers that differ, experts, norms on both sides, a prefix, another scale of attention.
+        InputError: layers that differ, experts, norms on both sides, a prefix, another scale of attention, norms and
+            biases that do not begin as ones and zeros, matrices of ones.
     """
     for name, policy in fields_of("theory"):
         if policy.kind == "refused" and getattr(cfg, name) != policy.unless:
             raise InputError(f"theory does not cover {name}={getattr(cfg, name)}: leave {name} out")
+    rules = rules_of(cfg.init, cfg.init_groups)
+    for row in parameter_table(cfg).values():
+        constant = distribution(cfg, row).constant
+        if constant == 1.0 if row.group not in CONSTANTS else constant != CONSTANTS[row.group]:
+            raise InputError(
+                f"theory does not cover init.{row.group}={rules[row.group]}: leave init.{row.group} out of the settings"
+            )
 
 
 def stack_of(cfg: ModelConfig, *, tokens: bool = True) -> Stack:
@@ -49,6 +62,8 @@ def stack_of(cfg: ModelConfig, *, tokens: bool = True) -> Stack:
             f"attention_kernel={cfg.attention_kernel}: "
             "theory.variance has its variance by position at initialization"
         )
+    if tokens and cfg.vocab_size == 1:
+        raise InputError("theory has no random tokens of vocab_size=1: set it to 2 or more")
     if cfg.norm_position == "both":
         raise InputError("theory does not cover norm_position=both: norms before a sublayer or after it")
     dists = {row.group: distribution(cfg, row) for row in parameter_table(cfg).values()}
@@ -71,6 +86,15 @@ def stack_of(cfg: ModelConfig, *, tokens: bool = True) -> Stack:
     }
     if "down" in stds:
         stds["down"] = tuple(factor * std for std in stds["down"])
+    has_gate = cfg.output_gate != "none"
+    if cfg.output_gate == "value":
+        # It reads the value, not the stream, and comes before the norm of heads, which takes its factor out again.
+        has_gate = not cfg.head_norm
+        gate, value = dists["value_gate"], dists["value"]
+        stds["output_gate"] = tuple(
+            math.sqrt(cfg.key_dim) * gate.measured_std(layer) * value.measured_std(layer)
+            for layer in range(cfg.num_layers)
+        )
     return Stack(
         num_layers=cfg.num_layers,
         width=cfg.d_model,
@@ -99,7 +123,7 @@ def stack_of(cfg: ModelConfig, *, tokens: bool = True) -> Stack:
         sink_logit=cfg.sink_logit != "none",
         positional_scale=cfg.positional_scale,
         head_norm=cfg.head_norm,
-        output_gate=cfg.output_gate != "none",
+        output_gate=has_gate,
         max_seq_len=cfg.max_seq_len,
     )
 
@@ -167,12 +191,7 @@ def predict_gradients(cfg: ModelConfig, seq_len: int, num_inputs: int) -> Gradie
         InputError: gradients of this configuration have no theory; the reason is given.
     """
     check_length(cfg, seq_len)
-    if cfg.logit_softcap is not None:
-        raise InputError("theory knows no gradients through a soft cap of logits: leave logit_softcap out")
-    if cfg.rope_pattern is not None:
-        raise InputError("theory knows no gradients where RoPE rotates some layers alone: leave rope_pattern out")
-    if any(distribution(cfg, row).structure == "mirrored" for row in parameter_table(cfg).values()):
-        raise InputError("theory knows no gradients of mirrored neurons: set init to a scheme without -mirrored")
+    check_gradients(cfg)
     if seq_len > gradients.LARGEST_LENGTH:
         raise InputError(
             f"theory follows gradients over all pairs of at most {gradients.LARGEST_LENGTH} positions, not "
@@ -180,11 +199,25 @@ def predict_gradients(cfg: ModelConfig, seq_len: int, num_inputs: int) -> Gradie
         )
     try:
         forward = mean_field.profile(stack_of(cfg), seq_len, exact=True)
-        norms = gradients.gradients(forward, num_inputs, head_of(cfg), biases_of(cfg))
+        norms = gradients.gradients(forward, num_inputs, head_of(cfg), biases_of(cfg), cfg.norm_parameters)
     except ValueError as error:
         raise InputError(f"theory cannot predict this: {error}") from error
     groups = {group: values.tolist() for group, values in norms.by_group.items()}
     return {"gradient_norm_by_block": norms.by_block.tolist(), "gradient_norm_by_group": groups}
+
+
+def check_gradients(cfg: ModelConfig) -> None:
+    """Refuse configurations whose gradients have no theory although the forward pass has.
+
+    Raises:
+        InputError: a soft cap of logits, layers of which RoPE rotates some, mirrored neurons.
+    """
+    if cfg.logit_softcap is not None:
+        raise InputError("theory knows no gradients through a soft cap of logits: leave logit_softcap out")
+    if cfg.rope_pattern is not None:
+        raise InputError("theory knows no gradients where RoPE rotates some layers alone: leave rope_pattern out")
+    if any(distribution(cfg, row).structure == "mirrored" for row in parameter_table(cfg).values()):
+        raise InputError("theory knows no gradients of mirrored neurons: set init to a scheme without -mirrored")
 
 
 def head_of(cfg: ModelConfig) -> gradients.HeadGradients:
@@ -203,6 +236,24 @@ def _bytes(cfg: ModelConfig, seq_len: int) -> float:
     """Count the bytes of theory's largest arrays: node weights, fields between nodes, and by layer at all positions."""
     nodes = positions.num_nodes(seq_len)
     return 8.0 * (seq_len * (2 * nodes + 3 * cfg.num_layers) + 6 * cfg.num_layers * nodes**2)
+
+
+def _of_equal_logits(top1: TopFraction, vocab_size: int) -> TopFraction:
+    """Return what is measured of a head of zeros: of equal logits the first token's is taken, for every input."""
+    log10_p = None
+    if top1.log10_p_mean is not None:
+        log10_p = preference.log10_p_value(top1.num_inputs, top1.num_inputs, vocab_size)
+    return top1._replace(
+        fraction_mean=1.0,
+        fraction_std=0.0,
+        fraction_p10=1.0,
+        fraction_p50=1.0,
+        fraction_p90=1.0,
+        overlap=1.0,
+        log10_p_mean=log10_p,
+        log10_p_p10=log10_p,
+        log10_p_p90=log10_p,
+    )
 
 
 def predict(
@@ -249,9 +300,14 @@ def predict(
     except ValueError as error:
         raise InputError(f"theory cannot predict this: {error}") from error
     profile, cosine, top1 = prediction.profile, prediction.contraction, prediction.top1
+    if distribution(cfg, parameter_table(cfg)[head_path(cfg)]).constant is not None:
+        top1 = _of_equal_logits(top1, cfg.vocab_size)
     # Standard deviations by position: of aggregated values, and of the residual stream.
+    # The first of centered attention is zero up to rounding, on either side.
     attention = [
-        np.sqrt(profile.grid.interpolation_Tn @ s.aggregated_n) for s in profile.sublayers if s.kind == "attention"
+        np.sqrt(np.maximum(profile.grid.interpolation_Tn @ s.aggregated_n, 0.0))
+        for s in profile.sublayers
+        if s.kind == "attention"
     ]
     residual = np.sqrt(profile.variance)
     return {

@@ -10,7 +10,7 @@ from typing import TypedDict
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.limits import check_length
-from bornbiased_jax.prediction import biases_of, head_of, stack_of
+from bornbiased_jax.prediction import biases_of, check_gradients, head_of, stack_of
 from bornbiased_jax.theory import attention_weights, gradients, mean_field, sublayers
 from bornbiased_jax.theory.mean_field import MeanFieldProfile
 from bornbiased_jax.theory.stack import WRITERS, Stack
@@ -72,8 +72,13 @@ def diagram(cfg: ModelConfig, seq_len: int, num_inputs: int) -> Diagram:
     base = stack_of(cfg.replace(num_layers=num_layers))
     head, biases = head_of(cfg), biases_of(cfg)
 
+    def ratio_of(forward: MeanFieldProfile) -> float | None:
+        check_gradients(cfg)
+        norms = gradients.gradients(forward, num_inputs, head, biases, cfg.norm_parameters).by_block
+        return float(norms[0] / norms[-1]) if norms[-1] > 0 else None
+
     def cell(stack: Stack) -> Cell:
-        return _cell(stack, seq_len, num_inputs, head, biases)
+        return _cell(stack, seq_len, ratio_of)
 
     groups = dict(base.group_stds)
     logit_std = base.std("query", 0) * base.std("key", 0) * base.width * base.logit_scale
@@ -120,20 +125,16 @@ def _plane(
     }
 
 
-def _cell(
-    stack: Stack, seq_len: int, num_inputs: int, head: gradients.HeadGradients, biases: tuple[str, ...] = ()
-) -> Cell:
+def _cell(stack: Stack, seq_len: int, ratio_of: Callable[[MeanFieldProfile], float | None]) -> Cell:
     """Compute contraction, gradient ratio and entropy; None where theory refuses."""
     try:
         forward = mean_field.profile(stack, seq_len, exact=True)
     except ValueError:
         return None, None, None
-    ratio = None
     try:
-        norms = gradients.gradients(forward, num_inputs, head, biases).by_block
-        ratio = float(norms[0] / norms[-1]) if norms[-1] > 0 else None
+        ratio = ratio_of(forward)
     except ValueError:
-        pass  # Attention that is far from uniform, or a part of the model whose gradients have no theory.
+        ratio = None  # Attention that is far from uniform, or a part of the model whose gradients have no theory.
     return float(forward.inter_cosine[-1]), ratio, _entropy(forward)
 
 

@@ -60,3 +60,19 @@ def test_eight_in_ten_seeds_lie_inside(changes):
         fresh_inside += int(((fractions >= fresh["top1_share_p10"]) & (fractions <= fresh["top1_share_p90"])).sum())
     assert 0.7 <= inside / 128 <= 0.95
     assert inside > fresh_inside
+
+
+def test_a_head_of_zeros_answers_with_the_first_token():
+    cfg = preset("llama-tiny", num_layers=1, **SMALL, init="modded-nanogpt")
+    assert given_table.top1_given_table(cfg, 8, 400, 0) == (1.0, 1.0, 1.0)
+
+
+@pytest.mark.slow
+def test_the_scale_of_the_embedding_counts():
+    """Tied, and with rows times √D, most inputs are answered with their own last token: no token has a large share."""
+    cfg = preset("gpt2-tiny", num_layers=1, **SMALL, embedding_scale=8.0)
+    band = given_table.top1_given_table(cfg, 8, 2000, 0)
+    records = list(probe(untrained(cfg, fixed_embedding_seed=0), [0], random_tokens(2000, 8, cfg.vocab_size)))
+    measured = np.mean([record["preference"]["top1_share"] for record in records])
+    assert abs(band.mean / measured - 1) < 0.1
+    assert abs(band.mean / predict(cfg, 8, num_inputs=2000)["top1_share_mean"] - 1) < 0.1

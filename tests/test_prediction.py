@@ -12,9 +12,13 @@ import pytest
 
 from bornbiased_jax.config import PRESETS, ModelConfig, preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.init import distribution
+from bornbiased_jax.init import distribution, init_seed
 from bornbiased_jax.parameters import parameter_table
 from bornbiased_jax.prediction import predict, stack_of
+from bornbiased_jax.probes.inputs import random_tokens
+from bornbiased_jax.probes.run import probe
+from bornbiased_jax.probes.subject import untrained
+from bornbiased_jax.probes.variance import position_moments
 from tests.tiers import NIGHTLY
 
 TINY = preset("gpt2-tiny")
@@ -189,3 +193,64 @@ def test_wide_models_are_predicted_as_far_as_the_theory_integrates() -> None:
 def test_a_kernel_without_a_theory_is_refused(kernel):
     with pytest.raises(InputError, match=f"softmax, sigmoid and centered attention, not attention_kernel={kernel}"):
         predict(preset("gpt2-tiny", attention_kernel=kernel), 16)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"bias": True, "init.bias": "normal:0.5"}, "init.bias=normal:0.5"),
+        ({"init.norm": "normal:0.5"}, "init.norm=normal:0.5"),
+        ({"sink_logit": "learned", "init.sink_logit": "ones"}, "init.sink_logit=ones"),
+        ({"prefix_memory": "elu", "init.prefix_memory": "normal:0.1"}, "init.prefix_memory=normal:0.1"),
+        ({"init.up": "ones"}, "init.up=ones"),
+        ({"init.embedding": "ones"}, "init.embedding=ones"),
+    ],
+)
+def test_distributions_that_theory_does_not_follow_are_refused(changes: dict, named: str) -> None:
+    """Norms are taken as ones, biases as zeros, and matrices as draws: nothing else is passed over in silence."""
+    with pytest.raises(InputError, match=f"{named}: leave"):
+        predict(TINY.replace(**changes), 8)
+    assert stack_of(TINY.replace(**{"init.up": "zeros"})).std("up", 0) == 0.0
+
+
+@pytest.mark.parametrize("changes", [{"init": "modded-nanogpt"}, {"tie_embeddings": True, "init.embedding": "zeros"}])
+def test_equal_logits_are_answered_with_the_first_token(changes: dict) -> None:
+    cfg = preset("llama-tiny", num_layers=1, d_model=16, num_heads=2, d_ff=32, vocab_size=50, **changes)
+    (measured,) = probe(untrained(cfg), [0], random_tokens(40, 6, 50))
+    assert (measured["preference"]["top1_id"], measured["preference"]["top1_share"]) == (0, 1.0)
+    predicted: dict = {**predict(cfg, 6, num_inputs=40)}
+    assert {predicted[f"top1_share_{name}"] for name in ("mean", "p10", "p50", "p90")} == {1.0}
+    assert predicted["overlap"] == 1.0
+    for name in ("log10_p", "log10_p_p10", "log10_p_p90"):
+        assert predicted[name] == pytest.approx(measured["preference"]["log10_p"])
+    assert predict(cfg, 6)["log10_p"] is None
+
+
+def test_random_tokens_need_two_to_choose_from() -> None:
+    with pytest.raises(InputError, match="vocab_size=1: set it to 2 or more"):
+        predict(TINY.replace(vocab_size=1), 8)
+    assert predict(TINY.replace(vocab_size=1), 8, tokens=False)["top1_share_mean"] == 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("head_norm", [False, True])
+def test_a_gate_of_values_reads_the_values(head_norm: bool) -> None:
+    """It halves values before they are aggregated, so that a norm of heads takes that out again."""
+    cfg = preset("gpt2-tiny", num_layers=1, d_model=256, num_heads=4, d_ff=64, vocab_size=64, positions="none")
+    cfg = cfg.replace(output_gate="value", head_norm=head_norm, mlp=False, **{"init.value_gate": "normal:0.4"})
+    (expected,) = predict(cfg, 8, tokens=False)["attention_std_by_layer"]
+    x_NTD = np.random.default_rng(0).normal(0.0, cfg.embedding_std, (400, 8, 256)).astype(np.float32)
+    read = ("attention_output",)
+    pooled = [
+        position_moments(cfg, init_seed(cfg, seed), x_NTD, quantities=read)[read[0]].pooled_LT for seed in range(4)
+    ]
+    # As a gate that reads the stream, and the norm before it, these were 7% less and a half.
+    np.testing.assert_allclose(np.sqrt(np.mean(pooled, axis=0))[0], expected, rtol=0.02)
+
+
+@pytest.mark.parametrize("init", ["gpt2-scaled", "lecun"])
+def test_the_first_token_of_centered_attention_adds_nothing(init: str) -> None:
+    """Its variance is a difference of equal numbers, which rounding may leave below zero."""
+    predicted = predict(TINY.replace(attention_kernel="centred", init=init), 4)
+    for values in (predicted["position_std"], *predicted["attention_std_by_layer"]):
+        assert values[0] == pytest.approx(0.0, abs=1e-6) and min(values[1:]) > 1e-4

@@ -61,7 +61,7 @@ def test_scaled_stacks_change_the_named_groups_alone():
 
 def test_entropy_is_that_of_independent_logits():
     stack = trainability.scaled(stack_of(CFG), {"query": 5.0, "key": 5.0})
-    _, _, entropy = trainability._cell(dataclasses.replace(stack, num_layers=1), 8, 4, trainability.head_of(CFG))
+    _, _, entropy = trainability._cell(dataclasses.replace(stack, num_layers=1), 8, lambda _forward: None)
     # Tokens of an embedding are nearly orthogonal: logits of variance (0.1 · 0.1 · 64)².
     assert entropy == pytest.approx(row_entropy(8, 0.64**2) / row_entropy(8, 0.0), rel=0.01)
 
@@ -79,3 +79,15 @@ def test_the_page_has_both_planes_and_no_outside_reference(report):
 def test_long_sequences_are_refused():
     with pytest.raises(InputError, match="at most 512 positions"):
         trainability.diagram(CFG, 600, 4)
+
+
+@pytest.mark.parametrize("changes", [{"init": "normal-0.02-mirrored"}, {"rope_pattern": "rn"}, {"logit_softcap": 5.0}])
+def test_gradients_that_theory_refuses_are_empty_cells(changes, monkeypatch):
+    for name, values in (("SCALES", (1.0,)), ("DEPTHS", (2,)), ("LOGIT_STDS", (0.1,))):
+        monkeypatch.setattr(trainability, name, values)
+    cfg = CFG.replace(num_layers=2, **changes)
+    with pytest.raises(InputError, match="theory knows no gradients"):
+        predict_gradients(cfg, 8, 4)
+    report = trainability.diagram(cfg, 8, 4)
+    for plane in (report["depth"], report["attention"]):
+        assert plane["gradient_ratio"] == [[None]] and plane["contraction"][0][0] > 0

@@ -11,7 +11,7 @@ also takes one direction, or with centering two, out of each token's own gradien
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -77,7 +77,11 @@ class HeadGradients(NamedTuple):
 
 
 def gradients(
-    forward: MeanFieldProfile, num_inputs: int, head: HeadGradients, biases: tuple[str, ...] = ()
+    forward: MeanFieldProfile,
+    num_inputs: int,
+    head: HeadGradients,
+    biases: tuple[str, ...] = (),
+    norm_parameters: Literal["all", "scale", "none"] = "all",
 ) -> Gradients:
     """Predict gradient norms for a batch of ``num_inputs`` sequences of uniform tokens and their next tokens.
 
@@ -89,28 +93,32 @@ def gradients(
         num_inputs: N, sequences of the batch, over whose N·T tokens the loss is averaged.
         head: the unembedding.
         biases: groups of matrices that have a bias.
+        norm_parameters: which norms have: a scale and, of a LayerNorm, a bias.
 
     Raises:
         ValueError: a stack whose gradients have no theory here, with the reason; a length out of range.
 
     >>> from bornbiased_jax.theory.mean_field import profile
     >>> stack = Stack(num_layers=2, width=64, mlp_width=256, query_width=64, value_width=64, output_std=0.01)
-    >>> gradients(profile(stack, 8, exact=True), 4, Head(512, 0.02)).by_block.round(3).tolist()
+    >>> gradients(profile(stack, 8, exact=True), 4, HeadGradients(512, 0.02)).by_block.round(3).tolist()
     [1.952, 1.666]
     """
     stack, length = forward.stack, forward.grid.length
     _refuse(stack, length)
     tokens = checks.whole(num_inputs, "num_inputs") * length
     squares: dict[str, Array] = {}
+    has_norm_bias = stack.norm == "layernorm" and norm_parameters == "all"
     stream = _at_head(stack, forward.layers[-1], head)
 
     def add(layer: int, group: str, inputs: Pairs, outputs: Pairs) -> None:
         """Add the squared norm of Σ input ⊗ gradient by output."""
+        if group == "norm" and norm_parameters == "none":
+            return
         product = inputs.times(outputs)
         total = num_inputs * product.within_TT.sum() + num_inputs * (num_inputs - 1) * product.cross_TT.sum()
         squares.setdefault(group, np.zeros(stack.num_layers))[layer] += max(float(total), 0.0) / tokens**2
         # Logits of all keys move together with a key's bias, which the softmax does not see.
-        if group in biases and group != "key":
+        if (group in biases and group != "key") or (group == "norm" and has_norm_bias):
             add(layer, "bias", _ones(length), outputs)
 
     for step in reversed(forward.sublayers):
@@ -220,8 +228,6 @@ def _below(stack: Stack, step: Sublayer, inputs: Pairs, read: Pairs, add: Adder)
     """Add the gradients of a norm's scale and bias, and go through the norm."""
     if stack.norm != "none":
         add(step.layer, "norm", inputs, read)
-    if stack.norm == "layernorm":
-        add(step.layer, "bias", _ones(len(inputs.within_TT)), read)
     return _through_norm(stack, step.source, read)
 
 

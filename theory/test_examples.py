@@ -12,6 +12,7 @@ from bornbiased_jax import theory
 EXAMPLES = {
     "attention": 4,
     "attention_weights": 1,
+    "gradients": 1,
     "kernels": 2,
     "mean_field": 1,
     "mlp": 2,

@@ -13,6 +13,7 @@ import pytest
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.experiments.theory.gradient_norms import CASES, block_norms, group_norms, model_of
+from bornbiased_jax.parameters import parameter_table
 from bornbiased_jax.prediction import predict_gradients
 from bornbiased_jax.theory.gradients import HeadGradients, gradients
 from bornbiased_jax.theory.mean_field import profile
@@ -97,6 +98,28 @@ def test_scale_of_the_head_scales_gradients():
 def test_what_has_no_theory_is_refused_with_the_reason(changes, reason):
     with pytest.raises(InputError, match=reason):
         predict_gradients(preset("gpt2-tiny", **changes), 8, 4)
+
+
+@pytest.mark.parametrize(
+    ("norm", "parameters", "groups"),
+    [
+        ("layernorm", "all", {"norm", "bias"}),
+        ("layernorm", "scale", {"norm"}),
+        ("layernorm", "none", set()),
+        ("rmsnorm", "none", set()),
+    ],
+)
+def test_norms_have_gradients_of_the_parameters_that_they_have(norm, parameters, groups):
+    cfg = preset("gpt2-tiny", num_layers=2, d_model=32, num_heads=2, d_ff=64, vocab_size=64, bias=False, norm=norm)
+    whole, predicted = (predict_gradients(cfg.replace(norm_parameters=kind), 8, 4) for kind in ("all", parameters))
+    assert {"norm", "bias"} & set(predicted["gradient_norm_by_group"]) == groups
+    assert set(predicted["gradient_norm_by_group"]) == {
+        row.group for row in parameter_table(cfg.replace(norm_parameters=parameters)).values() if row.is_stacked
+    }
+    for name, values in predicted["gradient_norm_by_group"].items():
+        assert values == whole["gradient_norm_by_group"][name]
+    total = np.sqrt(sum(np.square(values) for values in predicted["gradient_norm_by_group"].values()))
+    np.testing.assert_allclose(predicted["gradient_norm_by_block"], total, rtol=1e-12)
 
 
 def test_long_sequences_are_refused():

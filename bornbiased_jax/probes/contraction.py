@@ -202,7 +202,8 @@ def summarize(sums: ContractionSums, *, d_model: int, intra: bool, remove_same_l
         the mean over pairs of different sequences; ``inter_cosine_std_by_layer`` over all pairs
         (where the second moment was kept);
         ``log10_p`` of Rayleigh's test on the final norm's output, and by layer; with ``intra``,
-        ``intra_cosine_by_layer`` and its standard deviation over sequences. Where the sequences are
+        ``intra_cosine_by_layer`` and its standard deviation over sequences. Standard deviations come from sums of
+        squares in float32: near a cosine of 1 those below 0.001 are rounding. Where the sequences are
         random tokens, pairs that share the last token are left out of the means and the test.
 
     Example:

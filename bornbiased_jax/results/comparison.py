@@ -20,7 +20,7 @@ class Comparison(Result):
         a, b: the results.
         labels: columns by which their rows were matched.
         matches: a row for each label that both have: of each number ``NAME.a``, ``NAME.b`` and ``NAME.difference``,
-            which is b minus a.
+            which is b minus a; without a difference where one of them is None.
     """
 
     question = "In what do two results differ?"
@@ -42,20 +42,28 @@ class Comparison(Result):
         return [dict(row) for row in self.matches]
 
     def summary(self) -> list[str]:
-        """Say how many numbers were compared and which of them differ at all."""
-        differing = [row[0] for row in self.table().rows if row[3] or row[4]]
+        """Say how many numbers were compared, which of them differ at all, and which one result lacks."""
+        compared = self.table().rows
+        differing = [row[0] for row in compared if row[3] or row[4]]
+        lacking = list(dict.fromkeys(
+            key.removesuffix(".a") for row in self.matches for key in row
+            if key.endswith(".a") and f"{key.removesuffix('.a')}.difference" not in row
+        ))  # fmt: skip
         by = f" by {among(self.labels)}" if self.labels else ""
         matched = f"{count(len(self.matches), 'row')} of both results, matched{by}"
-        return [f"{matched}: {'all numbers are equal' if not differing else f'{among(differing)} differ'}."]
+        told = "neither has a number to compare" if not lacking else "no number is in both"
+        if differing:
+            told = f"{among(differing)} {'differs' if len(differing) == 1 else 'differ'}"
+        elif compared:
+            told = f"all numbers{' that both have' if lacking else ''} are equal"
+        return [f"{matched}: {told}{f'; one of them lacks some of {among(lacking)}' if lacking else ''}."]
 
     def tables(self) -> list[Listing]:
         """List a row for each quantity: its means, and mean, standard deviation and range of the differences."""
-        names = dict.fromkeys(key.removesuffix(".difference") for row in self.matches for key in row)
+        names = [key.removesuffix(".difference") for row in self.matches for key in row if key.endswith(".difference")]
         rows = []
-        for name in names:
+        for name in dict.fromkeys(names):
             cells = [row for row in self.matches if f"{name}.difference" in row]
-            if not cells or name in self.labels:
-                continue
             a, b, differences = ([float(row[f"{name}.{key}"]) for row in cells] for key in ("a", "b", "difference"))
             std = statistics.stdev(differences) if len(differences) > 1 else None
             ends = f"{written(min(differences))} to {written(max(differences))}"
@@ -102,11 +110,13 @@ def compare(a: Result, b: Result) -> Comparison:
 
 
 def _differences(a: Mapping[str, Any], b: Mapping[str, Any], labels: Sequence[str]) -> dict[str, object]:
-    """Return the numbers that two rows both have, and b minus a."""
+    """Return the numbers of two rows, and b minus a where both have one."""
     cells: dict[str, object] = {}
-    for name in a:
-        first, second = a[name], b.get(name)
-        numbers = all(isinstance(cell, int | float) and not isinstance(cell, bool) for cell in (first, second))
-        if numbers and name not in labels:
+    for name in [name for name in a if name not in labels and name in b]:
+        first, second = a[name], b[name]
+        are_numbers = [isinstance(cell, int | float) and not isinstance(cell, bool) for cell in (first, second)]
+        if all(are_numbers):
             cells |= {f"{name}.a": first, f"{name}.b": second, f"{name}.difference": second - first}
+        elif any(are_numbers) and None in (first, second):
+            cells |= {f"{name}.a": first, f"{name}.b": second}
     return cells

@@ -103,8 +103,8 @@ class Audit(Record):
         )
         if tested:
             scope = (
-                f"{count(tested, 'pair')} were tested in the weights; the probability that any unrelated pair is "
-                f"called related is at most {value['alpha']:g} over the whole audit."
+                f"{count(tested, 'pair')} {'was' if tested == 1 else 'were'} tested in the weights; the probability "
+                f"that any unrelated pair is called related is at most {value['alpha']:g} over the whole audit."
             )
         contradictions = "nothing contradicts their labels" if value["clean"] else among(defects)
         return [f"{checkpoints}: {contradictions}.", scope]

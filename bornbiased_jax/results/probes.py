@@ -163,7 +163,8 @@ class Preference(_Probe):
         if len(self.records) > 1:
             tokens = {record["top1_id"] for record in preferring}
             sentences.append(
-                f"{len(preferring)} of {count(len(self.records), 'result')} show more than chance allows (p < "
+                f"{len(preferring)} of {count(len(self.records), 'result')} "
+                f"{'shows' if len(preferring) == 1 else 'show'} more than chance allows (p < "
                 f"{LEVEL:g}, corrected for the vocabulary and for all of them), with "
                 f"{count(len(tokens), 'different token')}."
             )

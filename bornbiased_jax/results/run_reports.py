@@ -8,7 +8,7 @@ from typing import Any
 
 from bornbiased_jax.progress import duration
 from bornbiased_jax.results.result import Listing, Record, listing
-from bornbiased_jax.results.wording import among, count, explain, rounded
+from bornbiased_jax.results.wording import among, count, explain, percent, rounded
 
 
 class Runs(Record):
@@ -145,7 +145,7 @@ class Parity(Record):
         return [
             f"Over {value['num_tokens']:,} positions the logits differ from those of transformers "
             f"{value['transformers']} by {largest:.2g} at most, {largest / std:.1g} of their standard deviation.",
-            f"{value['top1_agreement']:.1%} of the predicted tokens are the same; rounding in another order moves "
+            f"{percent(value['top1_agreement'])} of the predicted tokens are the same; rounding in another order moves "
             "logits by far less than their own size, a wrong architecture does not.",
         ]
 

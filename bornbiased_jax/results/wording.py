@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from bornbiased_jax.config import PRESETS, FieldValue
+from bornbiased_jax.config import PRESETS, FieldValue, ModelConfig
 from bornbiased_jax.report.numbers import LEAST_LOG10_P
 
 LEVEL = 0.01
@@ -33,12 +33,13 @@ def named(model: Mapping[str, FieldValue] | None) -> str:
     """
     if model is None:
         return ""
+    # What is stored leaves some fields out while they have their default: compare all of them.
+    values = vars(ModelConfig.from_dict(model))
     changes_of = {
-        name: [field for field, value in cfg.to_dict().items() if model.get(field) != value]
-        for name, cfg in PRESETS.items()
+        name: [field for field, value in vars(cfg).items() if values[field] != value] for name, cfg in PRESETS.items()
     }
     name, fields = min(changes_of.items(), key=lambda item: len(item[1]))
-    return ", ".join([name, *(f"{field} = {model.get(field)}" for field in fields)]) if len(fields) <= 6 else ""
+    return ", ".join([name, *(f"{field} = {values[field]}" for field in fields)]) if len(fields) <= 6 else ""
 
 
 def count(number: int, noun: str) -> str:
@@ -51,12 +52,13 @@ def count(number: int, noun: str) -> str:
 
 
 def percent(fraction: float) -> str:
-    """Write a fraction as a percentage with two significant digits.
+    """Write a fraction as a percentage with two significant digits, or as many as tell it from the whole.
 
-    >>> percent(0.0190), percent(0.5), percent(0.00042), percent(0.0)
-    ('1.9%', '50%', '0.042%', '0%')
+    >>> percent(0.0190), percent(0.5), percent(0.00042), percent(0.0), percent(0.9996)
+    ('1.9%', '50%', '0.042%', '0%', '99.96%')
     """
-    return f"{100 * fraction:.2g}%" if fraction < 0.995 else f"{100 * fraction:.3g}%"
+    digits = 2 if fraction < 0.995 else 3 if fraction >= 1 else -math.floor(math.log10(1 - fraction))
+    return f"{100 * fraction:.{digits}g}%"
 
 
 def rounded(value: float) -> str:

@@ -239,9 +239,10 @@ def changed_field(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | No
         if name == "schedule_steps" and now[name] in (None, laid_out):
             continue
         if name == "model":
-            old = ModelConfig.from_dict(before.get("model", {})).to_dict()
-            for field, value in now["model"].items():
-                if old.get(field) != value:
+            # What is stored leaves some fields out while they have their default: compare all of them.
+            old, new = (vars(ModelConfig.from_dict(run.get("model", {}))) for run in (before, now))
+            for field, value in new.items():
+                if old[field] != value:
                     return f"model.{field}"
         # Weights to begin with are known by their digest as well, once there are any.
         elif before.get(name) != now[name] and (name != "init_from" or None in (before.get(name), now[name])):

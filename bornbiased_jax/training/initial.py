@@ -100,8 +100,9 @@ def check_architecture(config: PretrainConfig, cfg: ModelConfig) -> None:
         InputError: it is another; the sentence names the field.
     """
     # The vocabulary and width decide what fits; a longer context is a matter of the run, not of the weights.
-    of_run = {**config.model.to_dict(), "init": None, "max_seq_len": None}
-    of_model = {**cfg.to_dict(), "init": None, "max_seq_len": None}
+    # Neither does how weights are drawn, for they are given.
+    ignored = dict.fromkeys(("init", "init_groups", "max_seq_len"))
+    of_run, of_model = ({**vars(architecture), **ignored} for architecture in (config.model, cfg))
     # What was asked for before what follows from it.
     first = ("d_model", "num_layers", "num_heads", "vocab_size")
     for name, value in sorted(of_run.items(), key=lambda item: item[0] not in first):

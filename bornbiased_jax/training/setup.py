@@ -14,6 +14,7 @@ import jax
 from bornbiased_jax import io, parallel, progress, record
 from bornbiased_jax.checkpoints.digests import digest
 from bornbiased_jax.checkpoints.formats.run import BASE, RUN_FILE, TOKENIZER, RunRecord, read_run, tokenizer_file
+from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.folders import Folder
 from bornbiased_jax.init import parameter_shapes
@@ -268,7 +269,6 @@ def _compare_versions(folder: Path, run: RunRecord) -> None:
 
 
 def _field(config: Mapping[str, object], name: str) -> object:
-    value: object = config
-    for part in name.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
+    group, _, field = name.partition(".")
+    value = config.get(group)
+    return vars(ModelConfig.from_dict(value))[field] if field and isinstance(value, Mapping) else value

@@ -148,6 +148,8 @@ def _interval(middle: float | None, interval: Sequence[float] | None) -> Value:
 
 def _rounding(record: Record) -> Table:
     options = record["settings"]["rounding"]
+    is_gguf = record["result"]["checkpoint"].endswith(".gguf")
+    weights = "The file's weights are quantized already and" if is_gguf else "Weights"
     rows = []
     for cell in record["result"]["rounding"]:
         measured: Cells = {
@@ -162,8 +164,8 @@ def _rounding(record: Record) -> Table:
         rows.append(([cell["scheme"], cell["granularity"], cell["keep_sinks"]], measured))
     note = (
         f"{options['num_sequences']} sequences of {options['length']} tokens, nats a token; ± is half of the 95% "
-        "interval over sequences. The file's weights are quantized already and stay as they are stored. Scale: of a "
-        "whole sequence (tensor) or of each position (token)."
+        f"interval over sequences. {weights} stay as they are stored. Scale: of a whole sequence (tensor) or of each "
+        "position (token)."
     )
     return tabulate("What rounding costs", ["rounded", "scale", "first kept"], rows, note=note)
 

@@ -227,8 +227,9 @@ def headline(record: Record) -> str:
         return ""
     worst = min(pairs, key=lambda row: row["sink_rate"])
     most = max((change(row, base) for row in _rows(record, CONTROL)), default=0.0)
+    verb = "falls" if worst["sink_rate"] < base["sink_rate"] else "goes"
     return (
-        f"Without {worst['what']} the fraction of heads that are sinks falls from {base['sink_rate']:.0%} to "
+        f"Without {worst['what']} the fraction of heads that are sinks {verb} from {base['sink_rate']:.0%} to "
         f"{worst['sink_rate']:.0%}; {integer(len(_rows(record, CONTROL)))} random pairs with rows of the same norm "
         f"change no block by more than {most:.2f}."
     )

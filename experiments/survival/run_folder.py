@@ -105,7 +105,7 @@ class RunFolder:
 
     def tokens(self, step: int) -> int:
         """Count training tokens of a seed before a checkpoint."""
-        return step * self.config.batch_size * self.config.accumulation * self.config.context
+        return step * self.config.tokens_per_step
 
     def summed_rate(self, step: int) -> float:
         """Sum the learning rate over the updates before a checkpoint."""

@@ -23,6 +23,7 @@ from bornbiased_jax.model import apply
 from bornbiased_jax.parameters import flatten, parameter_table
 from bornbiased_jax.probes.inputs import random_tokens
 from bornbiased_jax.record import jsonable
+from bornbiased_jax.training import PretrainConfig
 from tests.experiments.smoke import check_shown, committed
 
 pytestmark = pytest.mark.slow
@@ -251,6 +252,13 @@ def test_runs_that_have_no_untrained_models_of_their_own_are_refused(context, ru
     with pytest.raises(InputError, match="it was initialized elsewhere"):
         read_run_folder(tmp_path).initialization(42)
     assert digest(run.initialization(42)) == digest(persistence.load(persistence.initialization(run.folder, 42)))
+
+
+def test_a_step_has_the_tokens_of_its_sequences_however_they_are_accumulated(tmp_path):
+    config = PretrainConfig(
+        model=SMALL, data="builtin:prose", out=str(tmp_path), batch_size=8, accumulation=4, context=16
+    )
+    assert run_folder.RunFolder(tmp_path, config, [0, 3], {}).tokens(3) == 3 * 8 * 16 == 3 * config.tokens_per_step
 
 
 # What the committed records say.

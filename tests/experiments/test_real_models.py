@@ -25,6 +25,8 @@ def test_everything_is_measured_of_a_model_that_is_named(tmp_path):
     names = {entry["kind"] for entry in result["weights"]}
     assert {"blocks/attention/query", "blocks/mlp/down", "embed/embedding"} <= names
     assert real_models.EXPERIMENT.headline(record).endswith("of the heads of model are sinks at T = 16.")
+    notes = " ".join(table.note or "" for table in real_models.tables(record))
+    assert "Weights stay as they are stored" in notes and "quantized already" not in notes
 
 
 def test_a_single_file_is_identified_by_its_digest(tmp_path):

@@ -91,3 +91,10 @@ def test_sink_knockout_tables(record):
     assert len(experiment.claims(record)) == 5
     worst = min(row["sink_rate"] for row in rows(record, sink_knockout.SILENCED) if " + " in row["what"])
     assert f"{worst:.0%}" in experiment.headline(record)
+
+
+@pytest.mark.parametrize(("cut", "told"), [(0.02, "falls from 50% to 2%"), (0.5, "goes from 50% to 50%")])
+def test_sinks_that_stay_are_not_said_to_fall(cut, told):
+    base = {"kind": sink_knockout.AS_IT_IS, "what": "", "position": 1, "sink_rate": 0.5, "by_block": [0.5]}
+    pair = {"kind": sink_knockout.SILENCED, "what": "0 + 1", "position": 1, "sink_rate": cut, "by_block": [cut]}
+    assert told in sink_knockout.headline({"result": {"attempted": True, "rows": [base, pair]}})

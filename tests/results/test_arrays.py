@@ -114,8 +114,18 @@ def test_two_results_are_compared_row_by_row():
         "before.a": 0.5, "before.b": 0.5, "before.difference": 0.0,
         "after.a": 0.5, "after.b": 0.0, "after.difference": -0.5,
     }  # fmt: skip
+    assert by_block.summary()[0].endswith(": after differs.")
     same = compare(contraction(), contraction())
     assert "all numbers are equal" in same.summary()[0] and same.arrays["inter_cosine.difference"].shape == (2, 3)
+
+
+def test_a_number_that_one_result_lacks_is_no_equality():
+    compared = compare(intervention([0.5, 0.25]), intervention([None, 0.25]))
+    assert compared.summary()[0].endswith(": all numbers that both have are equal; one of them lacks some of after.")
+    assert compared.rows()[0]["after.a"] == 0.5 and compared.rows()[0]["after.b"] is None
+    assert [row[0] for row in compared.table().rows] == ["before", "after"]
+    nothing, same = (results.Intervention({"before": {"by_block": [None]}, "by_block": [None]}) for _ in range(2))
+    assert compare(nothing, same).summary()[0].endswith(": neither has a number to compare.")
 
 
 @pytest.mark.parametrize(

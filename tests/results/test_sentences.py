@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from bornbiased_jax import results
+from bornbiased_jax.config import preset
 from bornbiased_jax.results import lineage_reports, run_reports
-from bornbiased_jax.results.wording import TERMS
+from bornbiased_jax.results.wording import TERMS, named, percent
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -17,6 +18,23 @@ def test_terms_are_the_glossarys():
     other |= {"cosine within a sequence": "intra-sequence cosine", "log10 p": "log10 p of preference"}
     missing = {term for term in TERMS if other.get(term, term).lower() not in glossary}
     assert not missing
+
+
+@pytest.mark.parametrize("changes", [{"logit_softcap": 30.0}, {"init_groups": "down=zeros"}, {"residual_scale": 0.5}])
+def test_a_model_is_named_with_every_field_that_its_preset_has_not(changes):
+    ((field, value),) = changes.items()
+    assert named(preset("gpt2-tiny", **changes).to_dict()) == f"gpt2-tiny, {field} = {value}"
+    assert named(preset("gpt2-tiny").to_dict()) == "gpt2-tiny"
+    assert named(preset("gemma3-tiny", attention_scale=None).to_dict()) == "gemma3-tiny, attention_scale = None"
+
+
+def test_a_part_is_never_written_as_the_whole():
+    texts = [percent(value) for value in (0.9949, 0.996, 0.9996, 0.99996, 1.0)]
+    assert texts == ["99%", "99.6%", "99.96%", "99.996%", "100%"]
+    value = {"num_tokens": 40_000, "max_abs_error": 1e-4, "logit_std": 1.0, "top1_agreement": 0.99975}
+    told = run_reports.Parity({**value, "transformers": "5"}).summary()
+    assert told[1].startswith("99.98% of the predicted tokens are the same")
+    assert "100% of" in run_reports.Parity({**value, "transformers": "5", "top1_agreement": 1.0}).summary()[1]
 
 
 def initial(seed, count, log10_p, **changes):
@@ -35,7 +53,9 @@ def test_preference_sentence_has_size_and_p():
 def test_the_strongest_of_several_leads_and_the_others_are_counted():
     told = results.Preference([initial(0, 9, -0.1), initial(1, 76, -183.4), initial(2, 60, -140.0)]).summary()
     assert told[0].startswith("Seed 1 prefers token 31,338")
-    assert told[1].startswith("2 of 3 results") and "2 different tokens" in told[1]
+    assert told[1].startswith("2 of 3 results show more") and "2 different tokens" in told[1]
+    told = results.Preference([initial(0, 9, -0.1), initial(1, 76, -183.4)]).summary()
+    assert told[1].startswith("1 of 2 results shows more")
 
 
 @pytest.mark.parametrize("log10_p", [0.0, -0.5, -2.2])
@@ -113,6 +133,7 @@ def test_an_audit_counts_defects_and_says_how_far_it_reached():
     told = lineage_reports.Audit(audited("duplicate", "duplicate", "gap", "shared-birth", tested=3)).summary()
     assert told[0] == "4 checkpoints of 2 runs: duplicates (2) and steps missing from the grid (1)."
     assert told[1].startswith("3 pairs were tested") and "0.0001" in told[1]
+    assert lineage_reports.Audit(audited(tested=1)).summary()[1].startswith("1 pair was tested")
     clean = lineage_reports.Audit(audited("shared-birth")).summary()
     assert "nothing contradicts their labels" in clean[0] and "not looked for" in clean[1]
 

@@ -245,14 +245,15 @@ def test_a_run_in_a_thread_leaves_signals_alone(calm):
 @pytest.mark.parametrize(
     "changes, named",
     [
-        ({"data_seed": 9}, "data_seed"),
-        ({"model": CFG.replace(norm_eps=1e-6)}, "model.norm_eps"),
-        ({"steps": 11}, "steps"),
+        ({"data_seed": 9}, "data_seed="),
+        ({"model": CFG.replace(norm_eps=1e-6)}, "model.norm_eps="),
+        ({"model": CFG.replace(residual_scale=0.5)}, "model.residual_scale=1.0, not 0.5"),
+        ({"steps": 11}, "steps="),
     ],
 )
 def test_a_changed_field_is_refused_by_name(calm, changes, named):
     config, _ = calm
-    with pytest.raises(InputError, match=f"holds a run of {named}="):
+    with pytest.raises(InputError, match=f"holds a run of {named}"):
         pretrain(dataclasses.replace(config, **changes))
 
 

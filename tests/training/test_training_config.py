@@ -6,6 +6,7 @@ from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.adapters import lora
 from bornbiased_jax.training.config import PretrainConfig, changed_field, from_schedule
+from bornbiased_jax.training.initial import check_architecture
 
 CFG = preset("llama-tiny")
 
@@ -67,6 +68,27 @@ def test_changed_field():
     assert changed_field(before, config(mesh="data=1", remat=True, quiet=True, keep_latest=3).to_dict()) is None
     assert changed_field(before, config(data_seed=1).to_dict()) == "data_seed"
     assert changed_field(before, config(model=CFG.replace(d_ff=96)).to_dict()) == "model.d_ff"
+
+
+# Fields that a stored configuration leaves out while they have their default.
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("logit_softcap", 5.0), ("residual_scale", 0.5), ("attention_scale", 0.1), ("init_groups", "down=zeros")],
+)
+def test_a_field_that_returns_to_its_default_is_a_changed_one(field, value):
+    plain, other = config().to_dict(), config(model=CFG.replace(**{field: value})).to_dict()
+    assert changed_field(other, plain) == changed_field(plain, other) == f"model.{field}"
+
+
+def test_weights_to_begin_with_have_the_architecture_of_the_run_in_every_field():
+    capped = CFG.replace(logit_softcap=5.0)
+    with pytest.raises(InputError, match="has logit_softcap=5.0, the run None: set logit_softcap=5.0"):
+        check_architecture(config(), capped)
+    with pytest.raises(InputError, match="has logit_softcap=None, the run 5.0"):
+        check_architecture(config(model=capped), CFG)
+    # How they were drawn and how long a context they are for is no part of it.
+    check_architecture(config(), CFG.replace(init="mup", init_groups="down=zeros", max_seq_len=64))
+    check_architecture(config(model=CFG.replace(init_groups="down=zeros")), CFG)
 
 
 def test_run_of_an_older_version_has_the_defaults_of_newer_fields():
