@@ -1,6 +1,7 @@
 """Descendants by ``bornbiased derive``: what each change does, what it leaves alone, and what it refuses."""
 
 import json
+import shutil
 
 import click
 import numpy as np
@@ -191,6 +192,14 @@ def test_merge_is_linear_and_idempotent(trained):
     for kind in ("merge", "slerp"):
         same = changed(trained["llama"], f"{kind}:{trained['llama']}:0.5")
         assert same.digest == same.base_digest
+
+
+def test_models_whose_files_state_other_initializations_are_merged(trained, tmp_path):
+    shutil.copytree(trained["llama"], tmp_path / "model")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config | {"initializer_range": 0.01}))
+    same = changed(trained["llama"], f"merge:{tmp_path / 'model'}:0.5")
+    assert same.digest == same.base_digest
 
 
 @given(st.floats(0, 1), st.integers(0, 99))
