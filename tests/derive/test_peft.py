@@ -56,6 +56,24 @@ def test_merged_is_applied(tmp_path):
     assert changed == ["blocks/attention/query/kernel", "blocks/mlp/down/kernel"]
 
 
+def test_an_adapter_of_fused_matrices_is_merged_where_another_family_is_exported(tmp_path):
+    """A Phi-3 is written as a LLaMA, whose matrices have other names; its adapters have those of Phi-3."""
+    fused, gate_up = "model.layers.1.self_attn.qkv_proj", "model.layers.0.mlp.gate_up_proj"
+    reference = f"seed:3@llama-tiny,{SIZES},num_kv_heads=2"
+    tensors = adapter(tmp_path / "lora", {fused: (32, 16), gate_up: (48, 16)})
+    cfg, params = (opened := open_checkpoint(reference)).cfg, opened.params()
+    before, after = flatten(params), flatten(merge_adapter(cfg, params, read_adapter(tmp_path / "lora")))
+    parts = {
+        "query": (fused, 1, 0, 16), "key": (fused, 1, 16, 24), "value": (fused, 1, 24, 32),
+        "gate": (gate_up, 0, 0, 24), "up": (gate_up, 0, 24, 48),
+    }  # fmt: skip
+    for name, (module, layer, start, stop) in parts.items():
+        path = f"blocks/{'mlp' if module == gate_up else 'attention'}/{name}/kernel"
+        expected = np.asarray(before[path][layer]) + ALPHA / RANK * product(tensors, module)[start:stop].T
+        np.testing.assert_allclose(after[path][layer], expected, atol=1e-5)
+        np.testing.assert_array_equal(after[path][1 - layer], before[path][1 - layer])
+
+
 def test_a_fused_conv1d_is_split_and_rank_stabilised_scaling_heeded(tmp_path):
     module = "transformer.h.1.attn.c_attn"
     tensors = adapter(tmp_path, {module: (48, 16)}, use_rslora=True, fan_in_fan_out=True)
