@@ -56,8 +56,9 @@ class Command(click.Command):
         """Run the command.
 
         Raises:
-            InputError: --json cannot be written.
+            InputError: --json cannot be written, or two options name one file.
         """
+        outputs.check_distinct(ctx)
         outputs.prepare_json(ctx.params["json_file"])
         return super().invoke(ctx)
 
