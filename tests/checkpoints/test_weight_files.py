@@ -15,6 +15,7 @@ import safetensors.numpy
 
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.checkpoints.by_role import read_by_names, read_by_role
+from bornbiased_jax.checkpoints.quantization_files import SettingsError
 from bornbiased_jax.checkpoints.quantized import FP4, decode
 from bornbiased_jax.checkpoints.tensors import NamedTensors, Tensor
 from bornbiased_jax.checkpoints.weight_files import choose_weights, locate_tensors
@@ -221,6 +222,27 @@ def test_compressed_tensors_and_nvfp4_by_the_published_formula(rng):
     arrays = {"m.weight": packed, "m.weight_scale": local, "m.weight_scale_2": np.float32(0.25)[None]}
     expected = FP4[q_OI].astype(np.float64) * np.repeat(local.astype(np.float64) * 0.25, 16, axis=1)
     assert np.array_equal(_decoded(arrays).read("m.weight"), expected.astype(np.float32))
+
+
+def test_groups_of_layers_have_their_own_bits(rng):
+    """A recipe of compressed-tensors may quantize some layers to four bits and others to eight."""
+    arrays, expected = {}, {}
+    for name, bits in (("few", 4), ("many", 8)):
+        q_OI = rng.integers(0, 2**bits, (6, 32))
+        arrays |= {
+            f"{name}.weight_packed": pack_words(q_OI, 1, bits=bits),
+            f"{name}.weight_scale": np.ones((6, 1), np.float32),
+            f"{name}.weight_shape": np.array([6, 32], np.int64),
+        }
+        expected[name] = (q_OI - 2 ** (bits - 1)).astype(np.float32)
+    groups = {f"group_{bits}": {"weights": {"num_bits": bits}} for bits in (4, 8)}
+    for settings in ({"config_groups": groups}, {"config_groups": dict(reversed(groups.items()))}, None):
+        tensors = _decoded(arrays, settings)
+        assert all(np.array_equal(tensors.read(f"{name}.weight"), values) for name, values in expected.items())
+    with pytest.raises(
+        SettingsError, match=r"said to be quantized to 4 bits, but many.weight_packed has the shape of 8"
+    ):
+        _decoded(arrays, {"config_groups": {"group_4": groups["group_4"]}})
 
 
 def test_bitsandbytes_by_the_published_formula(rng):
