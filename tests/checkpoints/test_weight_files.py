@@ -100,6 +100,22 @@ def test_pickle_that_would_run_code_is_refused_and_runs_none(tmp_path, protocol)
     assert not (tmp_path / "written").exists()
 
 
+def test_small_files_of_torch_ask_for_no_large_array(tmp_path):
+    rows = torch.zeros(20).as_strided((10, 11), (1, 1))
+    torch.save({"weight": rows}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(InputError, match="reaches beyond its storage"):
+        locate_tensors(tmp_path, choose_weights(tmp_path))
+
+
+def test_a_dict_that_holds_itself_holds_no_tensors(tmp_path):
+    content = {}
+    content["model"] = {"state_dict": content}
+    for state in (content, content["model"]):
+        torch.save(state, tmp_path / "pytorch_model.bin")
+        with pytest.raises(InputError, match="holds no tensors by name"):
+            locate_tensors(tmp_path, choose_weights(tmp_path))
+
+
 def _decoded(arrays, config=None):
     kinds = {"float8_e4m3fn": "F8_E4M3", "int8": "I8", "uint8": "U8", "int32": "I32"}
     tensors = {
