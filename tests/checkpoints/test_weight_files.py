@@ -336,6 +336,13 @@ def test_a_model_in_nf4_is_read_by_the_published_formula(tmp_path, storage, is_n
             assert np.abs(values - base[role.name].T).max() < 0.17 * np.abs(base[role.name]).max()
 
 
+def test_a_kind_of_model_that_is_no_text_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": ["llama"]}')
+    safetensors.numpy.save_file({"unknown": np.ones((2, 2), np.float32)}, tmp_path / "model.safetensors")
+    with pytest.raises(InputError, match="no convention of names fits"):
+        read_by_role(tmp_path)
+
+
 def test_integers_without_scales_are_refused():
     with pytest.raises(InputError, match="no scales"):
         _decoded({"m.weight": np.ones((2, 2), np.int8)}).read("m.weight")
