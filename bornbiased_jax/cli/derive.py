@@ -74,8 +74,10 @@ def derive(
     from bornbiased_jax.results.lineage_reports import Descendant
     from bornbiased_jax.text.tokenizers import fits_vocabulary
 
-    check_folder(out, checkpoint, overwrite=overwrite)
     parsed = [parse_change(change) for change in changes]
+    # No model that is read is to be replaced by what is made of it.
+    for source in (checkpoint, *(change.source for change in parsed if change.source is not None)):
+        check_folder(out, source, overwrite=overwrite)
     kinds = {change.partition(":")[0] for change in changes}
     if text is not None and "unused-rows" not in kinds:
         raise InputError("--text tells unused-rows which tokens are used: add --change unused-rows:SCALE")

@@ -269,6 +269,17 @@ def test_function_beyond_float32_is_not_called_the_same(monkeypatch):
         changed(LLAMA, "permute:5")
 
 
+@pytest.mark.parametrize("kind", ["merge:{}:0.5", "slerp:{}:0.5", "lora:{}"])
+def test_what_a_change_reads_is_not_replaced_by_what_is_made_of_it(kind, tmp_path, capsys):
+    other = tmp_path / "other"
+    assert run(["export", LLAMA, str(other)]) == 0
+    before = (other / "model.safetensors").read_bytes()
+    for overwrite in ([], ["--overwrite"]):
+        assert run(["derive", LLAMA, "--change", kind.format(other), "--out", str(other), *overwrite]) == 2
+        assert f"{other} holds the model that is to be exported" in capsys.readouterr().err
+    assert (other / "model.safetensors").read_bytes() == before
+
+
 def test_vocabulary_beyond_memory_refused_before_allocation(monkeypatch):
     monkeypatch.setattr(hardware, "available_memory", lambda: 2**30)
     with pytest.raises(InputError, match=r"a vocabulary of 16,777,216 needs about 4\.0 GiB of memory, and 1\.0 GiB"):
