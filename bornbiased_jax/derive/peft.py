@@ -113,12 +113,16 @@ def write_adapter(
         overwrite: also replace files of other origin.
 
     Raises:
-        InputError: the adapter is no LoRA, the base is of no family, or the folder holds other things.
+        InputError: the adapter is no LoRA, the base is of no family, or the folder holds a model or other things.
     """
     if adapter.method != "lora":
         raise InputError(f"{adapter.method} is no LoRA adapter, and only these have PEFT's layout: use the run itself")
     place = Folder(folder, EXPORTER, overwrite=overwrite)
     place.check(CONFIG, WEIGHTS)
+    if (place.path / "config.json").exists():
+        raise InputError(
+            f"{place.path} holds a model, whose folder would be taken for the adapter's: name another folder"
+        )
     family = family_of(cfg)
     shapes = file_shapes(cfg, family.biases(cfg))
     # The matrices of the file that hold an adapted module.

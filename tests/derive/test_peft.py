@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from bornbiased_jax.checkpoints import open_checkpoint
+from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
 from bornbiased_jax.checkpoints.adapters import CONFIG, WEIGHTS, read_adapter
 from bornbiased_jax.cli.main import run
-from bornbiased_jax.derive.peft import merge_adapter
+from bornbiased_jax.derive.peft import merge_adapter, write_adapter
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.model.adapters import adapter_shapes, lora
 from bornbiased_jax.parameters import flatten
 
 SIZES = "num_layers=2,num_heads=4,d_model=16,d_ff=24,vocab_size=64"
@@ -132,6 +133,19 @@ def test_mismatched_peft_adapter_refused_in_one_sentence(sizes, config, sentence
     assert run(["derive", LLAMA, "--change", f"lora:{tmp_path / 'lora'}", "--out", str(tmp_path / "merged")]) == 2
     message = capsys.readouterr().err
     assert sentence in message and message.count("\n") == 1
+
+
+def test_no_adapter_is_written_beside_a_model(tmp_path):
+    """Tests of weights would read the adapter and its base there, commands that compute the model."""
+    opened = open_checkpoint(LLAMA)
+    export_hugging_face(opened.cfg, opened.params(), tmp_path / "model")
+    factors = lora(2, None, ("query",))
+    trained = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), adapter_shapes(opened.cfg, factors))
+    write_adapter(opened.cfg, factors, trained, tmp_path / "adapter", base=LLAMA)
+    for overwrite in (False, True):
+        with pytest.raises(InputError, match="holds a model"):
+            write_adapter(opened.cfg, factors, trained, tmp_path / "model", base=LLAMA, overwrite=overwrite)
+    assert not (tmp_path / "model" / CONFIG).exists() and (tmp_path / "adapter" / CONFIG).exists()
 
 
 def test_corrupted_adapter_refused_in_one_sentence(tmp_path):
