@@ -149,7 +149,7 @@ def check_distinct(context: click.Context) -> None:
         value = context.params.get(parameter.name or "")
         if parameter.name not in PLACES or value in (None, "-"):
             continue
-        place = os.path.realpath(os.path.expanduser(value))
+        place = os.path.realpath(value)
         # A device takes what everybody writes.
         if os.path.exists(place) and not os.path.isfile(place):
             continue
