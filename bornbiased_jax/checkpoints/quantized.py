@@ -354,6 +354,12 @@ def _read_nvfp4(source: NamedTensors, name: str, scale: str, global_scale: str, 
 
 
 def _read_int8(source: NamedTensors, name: str, absmax: str) -> np.ndarray:
+    order = name.removesuffix("weight") + "weight_format"
+    if order in source.shapes and source.read(order).any():
+        raise InputError(
+            f"{name} of {source.where} has its numbers in the order of a GPU, as an old bitsandbytes saved a model "
+            "that had run: save it before it runs"
+        )
     # In the order of bitsandbytes: by the row's largest, then by 1/127.
     largest_O = source.read(absmax).astype(np.float32)
     products_OI = source.read(name).astype(np.float32) * largest_O[:, None]

@@ -267,6 +267,13 @@ def test_bitsandbytes_by_the_published_formula(rng):
     expected = numbers * largest.astype(np.float64)[:, None] / 127
     values = _decoded({"m.weight": numbers, "m.SCB": largest}).read("m.weight")
     np.testing.assert_allclose(values, expected, rtol=2e-7)
+    # Rows one after the other are the format 0; those of GPUs came after a forward pass.
+    in_rows, in_tiles = (
+        {"m.weight": numbers, "m.SCB": largest, "m.weight_format": np.array(order, np.uint8)} for order in (0, 2)
+    )
+    assert np.array_equal(_decoded(in_rows).read("m.weight"), values)
+    with pytest.raises(InputError, match="has its numbers in the order of a GPU"):
+        _decoded(in_tiles).read("m.weight")
     # Four bits, the first number of a byte in its high half, with block maxima that are quantized themselves.
     codes = rng.integers(0, 16, 192)
     table = np.sort(rng.normal(size=16)).astype(np.float32)
