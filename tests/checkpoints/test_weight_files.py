@@ -1,6 +1,7 @@
 """Which files are a model's weights, pickles read as data, and decoded storage types."""
 
 import json
+import os
 import pickle
 import re
 import shutil
@@ -46,6 +47,14 @@ def test_two_sets_of_weights_are_refused_with_both_names_and_file_chooses(tmp_pa
     stale = choose_weights(tmp_path)
     assert stale.paths == [tmp_path / "model.safetensors"]
     assert "stale" in stale.notes[0]
+
+
+def test_pipes_and_links_that_lead_nowhere_are_no_weights(tmp_path):
+    os.mkfifo(tmp_path / "pipe.safetensors")
+    (tmp_path / "model.safetensors").symlink_to("model.safetensors")
+    (tmp_path / "pytorch_model.bin").symlink_to("nowhere")
+    with pytest.raises(InputError, match="has neither model.safetensors nor"):
+        choose_weights(tmp_path)
 
 
 def test_index_naming_a_tensor_that_no_file_holds_is_reported(tmp_path, capsys):
