@@ -334,7 +334,6 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ),
         *streamed("seed:1@gpt2-tiny"),
         ("--signs free", COMPARE, {"signs": "free"}),
-        ("--test weights --labels units", WEIGHTS, {"labels": "units"}),
         ("--test auto --sign-key 00ff", f"{COMPARE_WEIGHTS}:auto", {"sign_key": "00ff"}),
         ("--test auto --neurons all", f"{COMPARE_WEIGHTS}:auto", {"neurons": "all"}),
         ("--file a.bin", READ, {"files": ("a.bin",)}),
@@ -485,6 +484,11 @@ INSTEAD = {
         f"{SKETCHED} --max-bytes 5000",
         "bornbiased_jax.lineage.fingerprint_size:fitted",
         {"max_bytes": 5000},
+    ),
+    ("seedprint", "--labels"): (
+        "seedprint seed:1@gpt2-tiny seed:2@gpt2-tiny --test weights --labels units",
+        WEIGHTS,
+        {"labels": "units"},
     ),
     ("audit", "--weights"): (
         "audit hf:owner/tiny* --weights",
