@@ -96,7 +96,7 @@ def read_by_role(
         except SettingsError:
             raise
         except InputError as error:
-            is_known = _read_config(folder).get("model_type") in FAMILIES
+            is_known = str(_read_config(folder).get("model_type")) in FAMILIES
             raise (refusal if is_known else error) from error
 
 

@@ -160,6 +160,19 @@ def family_of(cfg: ModelConfig) -> Family:
     raise _no_class(cfg, name, " or ".join(f"{', '.join(names)} with {remedy}" for remedy, names in remedies.items()))
 
 
+def families_of(cfg: ModelConfig) -> list[Family]:
+    """Return all families of transformers that compute what the config says, that of an export first.
+
+    They differ in the names and the fusion of matrices: a Phi-3 without partial RoPE is a LLaMA too.
+
+    Raises:
+        InputError: as :func:`family_of`.
+    """
+    first = family_of(cfg)
+    others = [family for family in FAMILIES.values() if all(want.holds(cfg) for want in family.conditions)]
+    return [first, *(family for family in others if family is not first)]
+
+
 def _no_class(cfg: ModelConfig, name: str, remedy: str) -> InputError:
     return InputError(f"transformers has no class for {name}={text_of(getattr(cfg, name))} here: {remedy}")
 

@@ -38,9 +38,18 @@ def latent_parts(parts: Mapping[str, NamedTensor], tensors: NamedTensors, sizes:
     if not {"kv_a", "kv_b"} <= parts.keys() or not sizes.nope_dim or not sizes.rope_dim or not sizes.num_heads:
         return {}
     nope, rope, heads = sizes.nope_dim, sizes.rope_dim, sizes.num_heads
+    if len(tensors.shapes[parts["kv_b"].name]) != 2:
+        return {}
     rows, rank = tensors.shapes[parts["kv_b"].name]
     value_dim = rows // heads - nope
-    if tensors.shapes[parts["kv_a"].name] != (rank + rope, sizes.residual) or value_dim < 1 or rows % heads:
+    if value_dim < 1 or rows % heads:
+        return {}
+    # All that is multiplied must fit; what has more axes or fewer is something else.
+    expected = {"kv_a": (rank + rope, sizes.residual), "kv_a_norm": (rank,)}
+    if {"q_a", "q_b"} <= parts.keys():
+        q_rank = tensors.shapes[parts["q_a"].name][0]
+        expected |= {"q_a": (q_rank, sizes.residual), "q_a_norm": (q_rank,), "q_b": (heads * (nope + rope), q_rank)}
+    if any(tensors.shapes[parts[kind].name] != shape for kind, shape in expected.items() if kind in parts):
         return {}
 
     def load(kind: str) -> np.ndarray:

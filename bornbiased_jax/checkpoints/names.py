@@ -95,7 +95,8 @@ def parse_names(
             if is_mask or conventions.BUFFER.fullmatch(plain):
                 continue
             tensor = _look_up(name, plain, family)
-        if tensor is None:
+        # A number alone has no axis that a role could name.
+        if tensor is None or not shape:
             unread.append(name)
         else:
             tensors.append(tensor)

@@ -18,7 +18,7 @@ import numpy as np
 
 from bornbiased_jax.checkpoints import conventions
 from bornbiased_jax.checkpoints.conventions import GROUP_AXES, Convention
-from bornbiased_jax.checkpoints.families import FAMILIES
+from bornbiased_jax.checkpoints.families import FAMILIES, Family
 from bornbiased_jax.checkpoints.latent import latent_parts, parse_axes, role_of
 from bornbiased_jax.checkpoints.layout import with_rotated
 from bornbiased_jax.checkpoints.names import NamedTensor, RoleRow, parse_names
@@ -111,7 +111,9 @@ class NamedRoles(RoleSource):
         for group, size in zip(tensor.group.split("+"), part_sizes, strict=True):
             axes, part_shape = parse_axes(tensor.row.axes or GROUP_AXES[group]), (*oriented[is_stacked:-1], size)
             axes = axes[-1:] if tensor.is_bias else axes
-            if not sizes.fit(group, axes, part_shape):
+            # Heads whose rows are to be put in order must be whole.
+            is_cut = group in ("query", "key") and sizes.head_dim is not None and size % sizes.head_dim != 0
+            if not sizes.fit(group, axes, part_shape) or (is_cut and self._is_paired(tensor)):
                 return False
             parts.append((group, axes, part_shape))
         for index, (group, axes, part_shape) in enumerate(parts):
@@ -278,10 +280,20 @@ class NamedRoles(RoleSource):
         is_turned = tensor.group.split("+")[index] in ("query", "key")
         return self._in_halves(tensor.component, part) if is_turned else part
 
+    def _is_paired(self, tensor: NamedTensor) -> bool:
+        """Tell whether RoPE rotates adjacent rows of a tensor of queries or keys together."""
+        return tensor.row.is_paired or self._paired_family(tensor.component) is not None
+
+    def _paired_family(self, component: str) -> Family | None:
+        """Return the family of a component if RoPE rotates adjacent rows together in it."""
+        family = FAMILIES.get(self._family_of(component))
+        is_paired = family is not None and family.rope is not None and "paired query" in family.forms.values()
+        return family if is_paired else None
+
     def _in_halves(self, component: str, array: np.ndarray) -> np.ndarray:
         """Put adjacent rows that RoPE rotates together into two halves of a head, as this package has them."""
-        family, head_dim = FAMILIES.get(self._family_of(component)), self._sizes[component].head_dim
-        if family is None or family.rope is None or "paired query" not in family.forms.values() or not head_dim:
+        family, head_dim = self._paired_family(component), self._sizes[component].head_dim
+        if family is None or family.rope is None or not head_dim:
             return array
         config = config_of(self._config, component)
         rope = config.get("rope_parameters")

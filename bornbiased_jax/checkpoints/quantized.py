@@ -40,15 +40,40 @@ _Decoded = tuple[Tensor, tuple[str, ...]]
 
 def _bits(settings: Settings, where: str, default: int = 4, known: Sequence[int] = (2, 4, 8)) -> int:
     """Return the bits of a packed number; four unless said or otherwise known."""
-    groups = settings.get("config_groups")
-    members = groups.values() if isinstance(groups, dict) else ()
-    weights = [group.get("weights") for group in members if isinstance(group, dict)]
-    stated = [value.get("num_bits") for value in weights if isinstance(value, dict)]
+    stated = _stated_bits(settings)
     bits = settings.get("bits", settings.get("w_bit", stated[0] if stated else default))
     if not isinstance(bits, int) or bits not in known:
         *most, last = known
         read = f"{', '.join(map(str, most))} and {last}"
         raise SettingsError(f"{where} is quantized to {schema.shown(bits)} bits, of which only {read} are read")
+    return bits
+
+
+def _stated_bits(settings: Settings) -> list[object]:
+    """Return the bits that compressed-tensors states of its groups of layers, which may differ."""
+    groups = settings.get("config_groups")
+    members = groups.values() if isinstance(groups, dict) else ()
+    weights = [group.get("weights") for group in members if isinstance(group, dict)]
+    return [value.get("num_bits") for value in weights if isinstance(value, dict)]
+
+
+def _bits_of_group(settings: Settings, where: str, name: str, columns: int, width: int) -> int:
+    """Return the bits of packed numbers of so many columns in so many words, of the layers' group that they fit.
+
+    Raises:
+        SettingsError: they fit no group.
+    """
+    first = _bits(settings, where)
+    fitting = [bits for bits in (2, 4, 8) if -(-columns * bits // 32) == width]
+    if first in fitting or not fitting:
+        return first
+    stated = _stated_bits(settings) or [settings[key] for key in ("bits", "w_bit") if key in settings]
+    bits = next((bits for bits in fitting if bits in stated or not stated), None)
+    if bits is None:
+        raise SettingsError(
+            f"{where} is said to be quantized to {' and '.join(map(schema.shown, stated))} bits, but {name} has the "
+            f"shape of {fitting[0]}: give it the settings that it was quantized with"
+        )
     return bits
 
 
@@ -163,10 +188,12 @@ def _decoded(source: NamedTensors, settings: Settings, name: str) -> Iterator[tu
             )
             yield sibling("weight"), (Tensor("NVFP4", (rows, shapes[name][1] * 2), read), used)
         else:
-            columns = shapes[name][1] * 32 // _bits(settings, source.where)
+            bits = _bits(settings, source.where)
+            columns = shapes[name][1] * 32 // bits
             if sibling("weight_shape") in shapes:
                 columns = int(source.read(sibling("weight_shape"))[1])
-            read = functools.partial(_read_packed, source, base, settings, columns)
+                bits = _bits_of_group(settings, source.where, name, columns, shapes[name][1])
+            read = functools.partial(_read_packed, source, base, bits, columns)
             yield sibling("weight"), (Tensor("compressed-tensors", (rows, columns), read), used)
     elif last == "weight" and kind == "U8" and sibling("weight_scale_2") in shapes:
         used = parts(sibling("weight_scale"), sibling("weight_scale_2"), sibling("input_scale"))
@@ -288,8 +315,7 @@ def _read_awq(source: NamedTensors, base: str, bits: int) -> np.ndarray:
     return np.asarray((numbers_IO - zeros_GO[group_I]).astype(np.float32) * scales_GO[group_I], np.float32).T
 
 
-def _read_packed(source: NamedTensors, base: str, settings: Settings, columns: int) -> np.ndarray:
-    bits = _bits(settings, source.where)
+def _read_packed(source: NamedTensors, base: str, bits: int, columns: int) -> np.ndarray:
     numbers_OI = _unpack(source.read(f"{base}.weight_packed"), bits, 1)[:, :columns] - 2 ** (bits - 1)
     scale_OG = source.read(f"{base}.weight_scale").astype(np.float32)
     if (zero := f"{base}.weight_zero_point") in source.shapes:
@@ -328,6 +354,12 @@ def _read_nvfp4(source: NamedTensors, name: str, scale: str, global_scale: str, 
 
 
 def _read_int8(source: NamedTensors, name: str, absmax: str) -> np.ndarray:
+    order = name.removesuffix("weight") + "weight_format"
+    if order in source.shapes and source.read(order).any():
+        raise InputError(
+            f"{name} of {source.where} has its numbers in the order of a GPU, as an old bitsandbytes saved a model "
+            "that had run: save it before it runs"
+        )
     # In the order of bitsandbytes: by the row's largest, then by 1/127.
     largest_O = source.read(absmax).astype(np.float32)
     products_OI = source.read(name).astype(np.float32) * largest_O[:, None]

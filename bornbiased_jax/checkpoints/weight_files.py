@@ -87,13 +87,19 @@ def choose_weights(folder: Path, file: str | None = None) -> WeightFiles:
     if (tree := orbax_tree.find_tree(folder)) is not None:
         parts = sorted(path for path in tree.rglob("*") if path.is_file() and path.name != orbax_tree.METADATA)
         return WeightFiles(orbax_tree.METADATA, [tree / orbax_tree.METADATA, *parts], ("read from a tree of Orbax",))
-    others = sorted(path for path in folder.glob("*.safetensors"))
+    # Pipes, whose opening waits for a writer, and links that lead nowhere are no weights.
+    others = sorted(path for path in folder.glob("*.safetensors") if os.path.isfile(path))
     if len(others) == 1:
         return WeightFiles(others[0].name, others)
     if len(others) > 1:
         names = f"{others[0].name} and {others[1].name}" + (f" and {len(others) - 2} more" if len(others) > 2 else "")
         raise InputError(f"{folder} holds {names}, and no index: choose one with --file NAME")
-    pickles = sorted(path for kind in PICKLES for path in folder.glob(kind) if not _TRAINER_STATE.fullmatch(path.name))
+    pickles = sorted(
+        path
+        for kind in PICKLES
+        for path in folder.glob(kind)
+        if os.path.isfile(path) and not _TRAINER_STATE.fullmatch(path.name)
+    )
     if pickles:
         raise InputError(
             f"{folder} has no {WEIGHTS}, only {pickles[0].name}: choose it with --file {pickles[0].name}, or convert "

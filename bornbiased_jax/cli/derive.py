@@ -6,6 +6,7 @@ import click
 
 from bornbiased_jax.cli import options, outputs
 from bornbiased_jax.cli.sections import CHECKPOINT, Command
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.ranges import Seed
 
 
@@ -73,8 +74,15 @@ def derive(
     from bornbiased_jax.results.lineage_reports import Descendant
     from bornbiased_jax.text.tokenizers import fits_vocabulary
 
-    check_folder(out, checkpoint, overwrite=overwrite)
-    parsed = [parse_change(text) for text in changes]
+    parsed = [parse_change(change) for change in changes]
+    # No model that is read is to be replaced by what is made of it.
+    for source in (checkpoint, *(change.source for change in parsed if change.source is not None)):
+        check_folder(out, source, overwrite=overwrite)
+    kinds = {change.partition(":")[0] for change in changes}
+    if text is not None and "unused-rows" not in kinds:
+        raise InputError("--text tells unused-rows which tokens are used: add --change unused-rows:SCALE")
+    if options.given("seed") and "noise" not in kinds:
+        raise InputError("--seed is of the noise alone, and no change here is noise: leave --seed out")
     # Ids that occur in a text, for changes of the vocabulary.
     used_I = None
     if text is not None:

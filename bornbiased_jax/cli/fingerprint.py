@@ -40,6 +40,16 @@ probe_options = options.together(
 )
 
 
+def refuse_vocabulary(inputs: str | None, vocab_size: int | None) -> None:
+    """Refuse a vocabulary of inputs that are no tokens.
+
+    Raises:
+        InputError: both were given.
+    """
+    if inputs == "gaussian" and vocab_size is not None:
+        raise InputError("--vocab-size is of token ids, and gaussian inputs are vectors: leave it out")
+
+
 class NeuronsType(click.ParamType):
     """A number of neurons, or "all"."""
 
@@ -219,6 +229,7 @@ def _store_outputs(
     from bornbiased_jax.results.lineage_reports import OutputFile
 
     # Check the options before any work.
+    refuse_vocabulary(arguments["inputs"], arguments["vocab_size"])
     store_settings = engines.store_settings(arguments)
     shared = {name: arguments.pop(name) for name in ("mesh", "coordinator", "num_processes", "process_id")}
     mesh = options.start(quiet=quiet, **shared, axis="data")

@@ -171,6 +171,9 @@ def run(argv: Sequence[str]) -> int:
             return _lost_output(error)
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG and error.filename is not None:
             return _complain(f"{os.fsdecode(error.filename)} is no path: {error.strerror}; name a shorter one")
+        if isinstance(error, PermissionError) and error.filename is not None:
+            path = os.fsdecode(error.filename)
+            return _complain(f"{path} cannot be opened: {error.strerror}; mend its permissions, or name another place")
         with contextlib.suppress(OSError):
             traceback.print_exc()
         return 1

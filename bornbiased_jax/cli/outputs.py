@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shlex
 import sys
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ import click
 
 from bornbiased_jax import io
 from bornbiased_jax.cli.options import OUTPUT, given, together
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.folders import Folder
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 # Options of where results go and how they are shown: no part of the command that makes them again.
 RESULTS = ("json_file", "csv", "figures", "overwrite_figures", "page", "report", "quiet")
+# Those that name a file to write, and the one that names a file or a folder.
+PLACES = ("json_file", "csv", "page", "report", "out")
 
 
 result_options = click.option(
@@ -132,6 +136,27 @@ def prepare_json(json_file: str | None) -> None:
     """Fail before the work rather than after it when the output cannot be written."""
     if json_file and json_file != "-":
         io.check_writable(Path(json_file))
+
+
+def check_distinct(context: click.Context) -> None:
+    """Refuse two options that name one file, of which the later write would be all that is left.
+
+    Raises:
+        InputError: naming both.
+    """
+    named: dict[str, str] = {}
+    for parameter in context.command.params:
+        value = context.params.get(parameter.name or "")
+        if parameter.name not in PLACES or value in (None, "-"):
+            continue
+        place = os.path.realpath(value)
+        # A device takes what everybody writes.
+        if os.path.exists(place) and not os.path.isfile(place):
+            continue
+        option = parameter.opts[0]
+        if place in named:
+            raise InputError(f"{named[place]} and {option} are one file, {value}: name one for each")
+        named[place] = option
 
 
 def write_result(json_file: str | None, value: Mapping[str, Any]) -> None:

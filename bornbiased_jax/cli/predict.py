@@ -72,6 +72,9 @@ def predict(
         cfg = open_checkpoint(checkpoint).cfg
         configs = [(cfg, {})]
     name = str(checkpoint or model)
+    tokens = not KINDS[arguments["inputs"]].vectors
+    if not tokens and (arguments["diagram"] or arguments["gradients"]):
+        raise InputError("--gradients and --diagram are of uniform random tokens: leave --inputs out")
     # The diagram moves scale, depth and attention by itself.
     if arguments["diagram"]:
         if sweep is not None or arguments["gradients"]:
@@ -82,7 +85,6 @@ def predict(
         places.show(Trainability(name, report, cfg.to_dict()), name)
         return
     # One prediction for each value of a sweep.
-    tokens = not KINDS[arguments["inputs"]].vectors
     records: list[dict[str, Any]] = []
     for field, value in configs:
         record = {**value, **predict_config(field, seq_len, num_inputs=num_inputs, tokens=tokens)}

@@ -10,6 +10,7 @@ import click
 from bornbiased_jax import progress
 from bornbiased_jax.cli import dry_run, engines, options, outputs
 from bornbiased_jax.cli.sections import Command
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.ranges import Batch, Count, LearningRate, Seed, SeqLen, Steps
 
 if TYPE_CHECKING:
@@ -180,6 +181,7 @@ def _prepare(arguments: dict[str, Any]) -> _Prepared:
     from bornbiased_jax.results import theory
 
     places = outputs.OutputFiles.take(arguments)
+    _refuse_unused(arguments)
     if arguments["theory"]:
         theory.check(arguments["input_spec"])
         # As in `bornbiased predict`.
@@ -200,6 +202,27 @@ def _prepare(arguments: dict[str, Any]) -> _Prepared:
         models = options.swept_configs(*model)
         options.note_width(*model)
     return _Prepared(places, store_settings, mesh, seeds, lengths, models)
+
+
+def _refuse_unused(arguments: dict[str, Any]) -> None:
+    """Refuse options that would change nothing beside the others.
+
+    Raises:
+        InputError: one that was given.
+    """
+    kind = arguments["input_spec"]
+    if kind in options.RANDOM_INPUTS and options.given("tokenizer"):
+        raise InputError(f"--tokenizer is for text, and --inputs {kind} draws its inputs: leave --tokenizer out")
+    if kind.startswith(("text:", "builtin:")) and options.given("input_seed"):
+        raise InputError(f"--input-seed is of inputs that are drawn, and {kind} is read as it stands: leave it out")
+    for name in ("fix_embeddings", "embedding_seed"):
+        if not options.given(name):
+            continue
+        flag = f"--{name.replace('_', '-')}"
+        if arguments["checkpoint"]:
+            raise InputError(f"{flag} is for untrained models, and a checkpoint has its embeddings: leave it out")
+        if name == "embedding_seed" and not arguments["fix_embeddings"]:
+            raise InputError(f"{flag} is of embeddings that all seeds share: leave --no-fix-embeddings out")
 
 
 def _run(arguments: dict[str, Any], part: Part) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
@@ -56,8 +57,13 @@ class Command(click.Command):
         """Run the command.
 
         Raises:
-            InputError: --json cannot be written.
+            InputError: --json cannot be written, or two options name one file.
         """
+        # No shell expands the "~" of --json=~/a.json.
+        for name in outputs.PLACES:
+            if isinstance(value := ctx.params.get(name), str):
+                ctx.params[name] = os.path.expanduser(value)
+        outputs.check_distinct(ctx)
         outputs.prepare_json(ctx.params["json_file"])
         return super().invoke(ctx)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bornbiased_jax.cli import options, outputs
-from bornbiased_jax.cli.fingerprint import NeuronsType, probe_options
+from bornbiased_jax.cli.fingerprint import NeuronsType, probe_options, refuse_vocabulary
 from bornbiased_jax.cli.sections import Command
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.lineage_tests import TESTS
@@ -117,6 +117,12 @@ def seedprint(
     from bornbiased_jax.results.model_facts import facts_listing
 
     places = outputs.OutputFiles.take(arguments)
+    # Inputs are of tests that run the models.
+    needless = next((name for name in _PROBE if arguments[name] is not None), None)
+    if arguments["test"] == "weights" and needless is not None:
+        flag = f"--{needless.replace('_', '-')}"
+        raise InputError(f"{flag} is of inputs, and --test weights computes no outputs: leave it out")
+    refuse_vocabulary(arguments["inputs"], arguments["vocab_size"])
     options.start(quiet=quiet)
     if by_step:
         # Refuse what is no run before anything is read.

@@ -8,6 +8,7 @@ import click
 
 from bornbiased_jax.cli import options, outputs
 from bornbiased_jax.cli.sections import CHECKPOINT, Command
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.ranges import Count, Fraction, SeqLen, TokenId
 
 
@@ -79,6 +80,11 @@ def sinks(checkpoint: str, text: str, by_step: bool, quiet: bool, **arguments: A
 
     places = outputs.OutputFiles.take(arguments)
     options.start(quiet=quiet)
+    # Refuse what nothing here would heed.
+    if arguments["quantise"] is None and options.given("granularity"):
+        raise InputError("--granularity is of rounding, and none is asked for: add --quantise w8a8")
+    if arguments["quantise"] is None and arguments["streaming"] is None and options.given("keep_sinks"):
+        raise InputError("--keep-sinks is of rounding and of a rolling cache: add --quantise w8a8 or --streaming 8")
     # Measure.
     taken = ("quantise", "granularity", "keep_sinks", "stream", "scratch", "ignore_fields", "lengths", "tokenizer")
     chosen = {name: arguments.pop(name) for name in taken}

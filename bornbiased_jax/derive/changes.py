@@ -53,6 +53,7 @@ class ChangeKind:
         read: the text after the first colon to the argument; raises ValueError with what it should be.
         apply: the change.
         preserved_ids: whether each token id's logits stay, for changes of the vocabulary: [V], V before the change.
+        source_of: of an argument, the model or the adapter that the change reads; None where it reads none.
     """
 
     form: str
@@ -61,6 +62,7 @@ class ChangeKind:
     read: Callable[[str], Any]
     apply: Callable[[Model, Any, ChangeContext], Model]
     preserved_ids: Callable[[ModelConfig, Any, ChangeContext], np.ndarray] | None = None
+    source_of: Callable[[Any], str] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +72,11 @@ class Change:
     text: str
     kind: ChangeKind
     argument: Any
+
+    @property
+    def source(self) -> str | None:
+        """What the change reads besides the model, as the user named it."""
+        return None if self.kind.source_of is None else self.kind.source_of(self.argument)
 
     def apply(self, model: Model, context: ChangeContext) -> Model:
         """Return the changed model.
@@ -139,6 +146,10 @@ def _model_and_strength(text: str) -> tuple[str, float]:
     if not colon or not name:
         raise ValueError("it names no other model, or no strength after the last colon")
     return name, _number(0.0, 1.0)(strength)
+
+
+def _first(argument: tuple[str, float]) -> str:
+    return argument[0]
 
 
 def _blocks(text: str) -> list[int]:
@@ -297,6 +308,7 @@ KINDS: dict[str, ChangeKind] = {
         False,
         _model_and_strength,
         _with_other(damage.merge),
+        source_of=_first,
     ),
     "slerp": ChangeKind(
         "slerp:OTHER:0.5",
@@ -304,6 +316,7 @@ KINDS: dict[str, ChangeKind] = {
         False,
         _model_and_strength,
         _with_other(damage.slerp),
+        source_of=_first,
     ),
     "lora": ChangeKind(
         "lora:DIR",
@@ -311,6 +324,7 @@ KINDS: dict[str, ChangeKind] = {
         False,
         _folder,
         lambda model, folder, _context: (model[0], merge_adapter(*model, read_adapter(folder))),
+        source_of=str,
     ),
     "drop-layers": ChangeKind("drop-layers:2,5", "these blocks left out, counted from 1", False, _blocks, _drop),
     "rotate": ChangeKind(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from safetensors.numpy import save
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints.adapters import CONFIG, WEIGHTS, PeftAdapter
 from bornbiased_jax.checkpoints.export import MAKER as EXPORTER
-from bornbiased_jax.checkpoints.export import family_of
+from bornbiased_jax.checkpoints.export import families_of, family_of
 from bornbiased_jax.checkpoints.formats.run import read_run, restore_adapter
 from bornbiased_jax.checkpoints.layout import FileEntry, Shapes, file_shapes, pack, unpack
 from bornbiased_jax.checkpoints.reference import parse_ref
@@ -32,11 +33,8 @@ def merge_adapter(cfg: ModelConfig, params: Params, adapter: PeftAdapter) -> Par
     Raises:
         InputError: the model has no such module, a matrix does not fit, or the rank exceeds a matrix's width.
     """
-    family = family_of(cfg)
-    entries = {entry.name: entry for entry in family.entries(file_shapes(cfg, family.biases(cfg)))}
     flat = {path: np.array(leaf, np.float32) for path, leaf in flatten(params).items()}
-    entries = {name: entry for name, entry in entries.items() if flat.keys() >= set(entry.paths)}
-    adapted = adapter.names_in(entries, f"this {family.name} model")
+    entries, adapted = _entries_of(cfg, flat, adapter)
     if left_out := adapter.left_out(adapted):
         progress.note(f"{adapter.where}: {left_out}")
     for place, name in adapted.items():
@@ -48,6 +46,25 @@ def merge_adapter(cfg: ModelConfig, params: Params, adapter: PeftAdapter) -> Par
         for path, part in zip(entry.paths, unpack(entry, cfg, merged), strict=True):
             flat[path][entry.place] = part
     return unflatten(flat)
+
+
+def _entries_of(
+    cfg: ModelConfig, flat: Mapping[str, np.ndarray], adapter: PeftAdapter
+) -> tuple[dict[str, FileEntry], dict[str, str]]:
+    """Return the tensors of the family whose names an adapter has, and which of them it adapts by which name.
+
+    Raises:
+        InputError: no family of such an architecture has them.
+    """
+    refusals = []
+    for family in families_of(cfg):
+        listed = family.entries(file_shapes(cfg, family.biases(cfg)))
+        entries = {entry.name: entry for entry in listed if flat.keys() >= set(entry.paths)}
+        try:
+            return entries, adapter.names_in(entries, f"this {family.name} model")
+        except InputError as error:
+            refusals.append(error)
+    raise refusals[0]
 
 
 def _is_flipped(entry: FileEntry) -> bool:
@@ -96,12 +113,16 @@ def write_adapter(
         overwrite: also replace files of other origin.
 
     Raises:
-        InputError: the adapter is no LoRA, the base is of no family, or the folder holds other things.
+        InputError: the adapter is no LoRA, the base is of no family, or the folder holds a model or other things.
     """
     if adapter.method != "lora":
         raise InputError(f"{adapter.method} is no LoRA adapter, and only these have PEFT's layout: use the run itself")
     place = Folder(folder, EXPORTER, overwrite=overwrite)
     place.check(CONFIG, WEIGHTS)
+    if (place.path / "config.json").exists():
+        raise InputError(
+            f"{place.path} holds a model, whose folder would be taken for the adapter's: name another folder"
+        )
     family = family_of(cfg)
     shapes = file_shapes(cfg, family.biases(cfg))
     # The matrices of the file that hold an adapted module.

@@ -357,7 +357,7 @@ def strongest_head(score_LH: Sequence[Sequence[float]]) -> tuple[float, int, int
 def count_sequences(cfg: ModelConfig, options: ReportOptions) -> int:
     """Estimate how many sequences :func:`report_on_ids` will report as done, for a progress display."""
     detailed = min(options.num_sequences, DETAIL_SEQUENCES)
-    cells = len(options.schemes) * len(options.granularities) * len(options.keep_sinks)
+    cells = len(options.schemes) * len(options.granularities) * len({0, *options.keep_sinks})
     if options.streaming is not None:
         cells += len(options.keep_sinks) + 1
     return options.num_sequences + (options.details * (2 + (cfg.mlp and cfg.num_experts is None)) + cells) * detailed

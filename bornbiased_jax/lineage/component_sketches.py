@@ -221,7 +221,7 @@ class ComponentSketches:
             self._source.output_norm_scale(self._name) if head_role is None else self._source.norm_scale(head_role)
         )
         embedding = _scaled_down(TokenTable(embedding_VD, None, is_centered))
-        head = _scaled_down(TokenTable(head_VD, scale_D, is_centered))
+        head = _scaled_down(TokenTable(_with_rows(head_VD, len(embedding_VD)), scale_D, is_centered))
         for table_role, table in ((role, embedding), (head_role or role, head)):
             if not np.isfinite(table.norms).all():
                 raise self._not_finite(table_role)
@@ -399,6 +399,13 @@ class ComponentSketches:
             Repeats(self._name, labels, counter.num_labels, counter.num_equal, counter.z_by_period())
             for labels, counter in sorted(self._counters.items())
         ]
+
+
+def _with_rows(table_VD: np.ndarray, count: int) -> np.ndarray:
+    """Return so many rows of a table, zeros after its last: a head may know other tokens than the embedding."""
+    if len(table_VD) >= count:
+        return table_VD[:count]
+    return np.pad(table_VD, ((0, count - len(table_VD)), (0, 0)))
 
 
 def _scaled_down(table: TokenTable) -> TokenTable:

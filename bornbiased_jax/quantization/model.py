@@ -24,6 +24,8 @@ def quantized_params(params: Params, bits: int | None, granularity: Granularity)
 def quantized_edits(scheme: Scheme, granularity: Granularity, *, keep: int = 0) -> Edits:
     """Return edits that round the inputs of the blocks' linear maps, and keys and values after RoPE.
 
+    What a value-state gate reads (``output_gate="value"``) is no site of an edit and stays in full precision.
+
     Args:
         scheme: bits; what has none is not touched.
         granularity: of the scales.

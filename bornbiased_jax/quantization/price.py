@@ -78,7 +78,8 @@ def prices(
         granularities: whose largest value sets a scale.
         keep: how many first positions stay in full precision.
         batch_size: sequences in one forward pass; chosen by memory unless given.
-        advance: called with the number of sequences done since the last call; N in every cell.
+        advance: called with the number of sequences done since the last call; N in every cell, one without kept
+            positions among them.
 
     Raises:
         InputError: inputs that do not fit the model, sequences of one token, more positions kept than there are,
@@ -98,10 +99,12 @@ def prices(
     check_prices(cfg, T, schemes, keep)
     size = batch_size or max(1, LOGIT_BYTES // (4 * T * cfg.vocab_size))
     cells: list[Price] = []
+    # What keeping the first positions saves is told from a cell that keeps none.
+    counts = sorted({0, *keep}) if keep else []
     for scheme in schemes:
         for granularity in granularities:
             weights = quantized_params(params, scheme.weights, granularity)
-            edits = {count: quantized_edits(scheme, granularity, keep=count) for count in sorted(set(keep))}
+            edits = {count: quantized_edits(scheme, granularity, keep=count) for count in counts}
             measured: dict[int, list[tuple[np.ndarray, np.ndarray, np.ndarray]]] = {count: [] for count in edits}
             full: list[np.ndarray] = []
             for batch in batches(x, size):
@@ -117,7 +120,8 @@ def prices(
             unkept: Price | None = None
             for count, parts in measured.items():
                 cell = _cell(scheme, granularity, count, full_N, parts, unkept)
-                cells.append(cell)
+                if count in keep:
+                    cells.append(cell)
                 unkept = cell if count == 0 else unkept
     return cells
 

@@ -123,7 +123,7 @@ class LibraryTokenizer:
         """The id that the file's post-processor puts before a text, if it does."""
         plain = self.backend.encode("a", add_special_tokens=False).ids
         full = self.backend.encode("a", add_special_tokens=True).ids
-        return full[0] if len(full) > len(plain) and full[0] != plain[0] else None
+        return full[0] if len(full) > len(plain) and full[:1] != plain[:1] else None
 
     def encode(self, text: str) -> np.ndarray:
         """Return the ids of a text, int32 [T]. Special tokens spelled out in the text become their ids."""

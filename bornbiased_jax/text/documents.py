@@ -173,9 +173,8 @@ def _reading(path: Path) -> Iterator[None]:
 def read_text(path: str | Path, most: int = RUNNING_TEXT) -> str:
     """Read the text of a source, exactly as it stands in the file; of a long one the beginning.
 
-    Of a file: with the separators of its documents. Of a folder: its files with a blank line between them. Of JSON
-    lines, Parquet, ``builtin:`` and ``hf:``
-    names: the documents with a blank line between them.
+    Of a file: with the separators of its documents. Of a folder: its files with a blank line between them, empty ones
+    left out. Of JSON lines, Parquet, ``builtin:`` and ``hf:`` names: the documents with a blank line between them.
 
     Args:
         path: the source.
@@ -185,16 +184,23 @@ def read_text(path: str | Path, most: int = RUNNING_TEXT) -> str:
         InputError: the source is missing, corrupted, not UTF-8 or without text.
     """
     # Sources without running text of their own, and folders: join their parts.
-    if str(path).startswith(("builtin:", hub.PREFIX)) or _kind(Path(path)) in ROW_SUFFIXES:
+    if str(path).startswith(("builtin:", hub.PREFIX)):
         return _joined(read_documents(path), most, "\n\n")
-    if Path(path).is_dir():
-        return _joined((read_text(file, most) for file in list_files(path)), most, "\n\n")
-    io.check_regular(path)
-    with _reading(Path(path)):
-        text = _joined(_blocks(Path(path)), most, "")
-    if not text.strip():
+    root = io.user_path(path)
+    files = list_files(root) if root.is_dir() else [root]
+    text = _joined(filter(str.strip, (_running_text(file, most) for file in files)), most, "\n\n")
+    if not text:
         raise InputError(f"{path} holds no text: name a file that does")
     return text
+
+
+def _running_text(path: Path, most: int) -> str:
+    """Read the text of one file, "" of an empty one."""
+    if _kind(path) in ROW_SUFFIXES:
+        return _joined(read_file(path), most, "\n\n")
+    io.check_regular(path)
+    with _reading(path):
+        return _joined(_blocks(path), most, "")
 
 
 def _joined(texts: Iterable[str], most: int, separator: str) -> str:

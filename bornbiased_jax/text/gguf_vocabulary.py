@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TypedDict, cast
 
 import tokenizers
 from tokenizers import decoders, models, normalizers, processors
+from typing_extensions import TypedDict
 
+from bornbiased_jax import schema
 from bornbiased_jax.errors import InputError, cut_short
 from bornbiased_jax.text import bpe
 from bornbiased_jax.text.protocol import ESCAPED_SPACE, UnknownTokenizerError
@@ -86,9 +87,11 @@ def _metadata(path: Path) -> Metadata:
     try:
         reader = gguf.GGUFReader(path)
         fields = {key: field for key, field in reader.fields.items() if key.startswith(_PREFIX)}
-        return cast("Metadata", {key.removeprefix(_PREFIX): field.contents() for key, field in fields.items()})
+        values = {key.removeprefix(_PREFIX): field.contents() for key, field in fields.items()}
     except Exception as error:  # whatever a reader of memory maps meets in a damaged file
         raise unreadable(path) from error
+    metadata: Metadata = schema.check(Metadata, values, f"the tokenizer of {path}", "name a tokenizer file")
+    return metadata
 
 
 def _scored(metadata: Metadata, pieces: list[str], types: list[int], name: str) -> bpe.LibraryTokenizer:

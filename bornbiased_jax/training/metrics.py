@@ -240,6 +240,12 @@ def scalars(line: MetricsLine) -> list[tuple[str, float]]:
     return numbers
 
 
+def csv_logger(folder: Path, seeds: Sequence[int], earlier: Iterable[MetricsLine]) -> FileLogger:
+    """Write the earlier lines as ``metrics.csv``, and return the logger that appends the next ones."""
+    columns = csv_columns(seeds)
+    return FileLogger(folder / CSV_FILE, earlier, functools.partial(csv_row, columns), ",".join(columns) + "\n")
+
+
 def resumed_loggers(folder: Path, config: PretrainConfig, first: int) -> list[Logger]:
     """Open a run's loggers, which continue after ``first`` updates.
 
@@ -251,9 +257,7 @@ def resumed_loggers(folder: Path, config: PretrainConfig, first: int) -> list[Lo
     try:
         loggers: list[Logger] = [FileLogger(folder / METRICS_FILE, earlier, json_line)]
         if config.csv:
-            columns = csv_columns(config.seeds)
-            row_of, head = functools.partial(csv_row, columns), ",".join(columns) + "\n"
-            loggers.append(FileLogger(folder / CSV_FILE, earlier, row_of, head))
+            loggers.append(csv_logger(folder, config.seeds, earlier))
         if config.tensorboard:
             loggers.append(TensorBoardLogger(folder, earlier))
         if config.wandb:

@@ -338,6 +338,10 @@ def test_linear_scaling(tmp_path):
         (dict(fields={"split.count": 2}), "'split.count'"),
         (dict(fields={"llama.embedding_length": 3}), "embedding_length=3"),
         (dict(fields={"llama.attention.key_length": "wide"}), "key_length='wide', which is no size"),
+        (
+            dict(architecture="granite", fields={"granite.attention.scale": 0.1, "granite.logit_scale": 0.0}),
+            "granite.logit_scale=0.0, which divides nothing",
+        ),
         (dict(tensors={"blk.0.ffn_gate_inp.weight": np.ones((4, 64), np.float32)}), "blk.0.ffn_gate_inp.weight"),
         (dict(tensors={"blk.1.attn_q.bias": np.ones(64, np.float32)}), "blk.1.attn_q.bias"),
     ],

@@ -204,6 +204,9 @@ REFUSED = {
     "gemma3_text": [
         (dict(use_bidirectional_attention=True), "use_bidirectional_attention"),
         (dict(attn_logit_softcapping=50.0), "attn_logit_softcapping"),
+        (dict(query_pre_attn_scalar=0), "query_pre_attn_scalar=0, but input should be greater than 0"),
+        (dict(query_pre_attn_scalar="wide"), "query_pre_attn_scalar='wide'"),
+        (dict(layer_types=None, sliding_window_pattern=10**12), "sliding_window_pattern=1000000000000"),
     ],
     "cohere": [(dict(use_qk_norm=True), "use_qk_norm")],
     "olmo": [(dict(clip_qkv=8.0), "clip_qkv")],

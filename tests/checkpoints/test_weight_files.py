@@ -1,6 +1,7 @@
 """Which files are a model's weights, pickles read as data, and decoded storage types."""
 
 import json
+import os
 import pickle
 import re
 import shutil
@@ -15,6 +16,7 @@ import safetensors.numpy
 
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.checkpoints.by_role import read_by_names, read_by_role
+from bornbiased_jax.checkpoints.quantization_files import SettingsError
 from bornbiased_jax.checkpoints.quantized import FP4, decode
 from bornbiased_jax.checkpoints.tensors import NamedTensors, Tensor
 from bornbiased_jax.checkpoints.weight_files import choose_weights, locate_tensors
@@ -45,6 +47,14 @@ def test_two_sets_of_weights_are_refused_with_both_names_and_file_chooses(tmp_pa
     stale = choose_weights(tmp_path)
     assert stale.paths == [tmp_path / "model.safetensors"]
     assert "stale" in stale.notes[0]
+
+
+def test_pipes_and_links_that_lead_nowhere_are_no_weights(tmp_path):
+    os.mkfifo(tmp_path / "pipe.safetensors")
+    (tmp_path / "model.safetensors").symlink_to("model.safetensors")
+    (tmp_path / "pytorch_model.bin").symlink_to("nowhere")
+    with pytest.raises(InputError, match="has neither model.safetensors nor"):
+        choose_weights(tmp_path)
 
 
 def test_index_naming_a_tensor_that_no_file_holds_is_reported(tmp_path, capsys):
@@ -97,6 +107,22 @@ def test_pickle_that_would_run_code_is_refused_and_runs_none(tmp_path, protocol)
     with pytest.raises(InputError, match="could run code"):
         locate_tensors(tmp_path, choose_weights(tmp_path))
     assert not (tmp_path / "written").exists()
+
+
+def test_small_files_of_torch_ask_for_no_large_array(tmp_path):
+    rows = torch.zeros(20).as_strided((10, 11), (1, 1))
+    torch.save({"weight": rows}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(InputError, match="reaches beyond its storage"):
+        locate_tensors(tmp_path, choose_weights(tmp_path))
+
+
+def test_a_dict_that_holds_itself_holds_no_tensors(tmp_path):
+    content = {}
+    content["model"] = {"state_dict": content}
+    for state in (content, content["model"]):
+        torch.save(state, tmp_path / "pytorch_model.bin")
+        with pytest.raises(InputError, match="holds no tensors by name"):
+            locate_tensors(tmp_path, choose_weights(tmp_path))
 
 
 def _decoded(arrays, config=None):
@@ -223,12 +249,40 @@ def test_compressed_tensors_and_nvfp4_by_the_published_formula(rng):
     assert np.array_equal(_decoded(arrays).read("m.weight"), expected.astype(np.float32))
 
 
+def test_groups_of_layers_have_their_own_bits(rng):
+    """A recipe of compressed-tensors may quantize some layers to four bits and others to eight."""
+    arrays, expected = {}, {}
+    for name, bits in (("few", 4), ("many", 8)):
+        q_OI = rng.integers(0, 2**bits, (6, 32))
+        arrays |= {
+            f"{name}.weight_packed": pack_words(q_OI, 1, bits=bits),
+            f"{name}.weight_scale": np.ones((6, 1), np.float32),
+            f"{name}.weight_shape": np.array([6, 32], np.int64),
+        }
+        expected[name] = (q_OI - 2 ** (bits - 1)).astype(np.float32)
+    groups = {f"group_{bits}": {"weights": {"num_bits": bits}} for bits in (4, 8)}
+    for settings in ({"config_groups": groups}, {"config_groups": dict(reversed(groups.items()))}, None):
+        tensors = _decoded(arrays, settings)
+        assert all(np.array_equal(tensors.read(f"{name}.weight"), values) for name, values in expected.items())
+    with pytest.raises(
+        SettingsError, match=r"said to be quantized to 4 bits, but many.weight_packed has the shape of 8"
+    ):
+        _decoded(arrays, {"config_groups": {"group_4": groups["group_4"]}})
+
+
 def test_bitsandbytes_by_the_published_formula(rng):
     numbers = rng.integers(-127, 128, (5, 6)).astype(np.int8)
     largest = rng.uniform(1, 2, 5).astype(np.float32)
     expected = numbers * largest.astype(np.float64)[:, None] / 127
     values = _decoded({"m.weight": numbers, "m.SCB": largest}).read("m.weight")
     np.testing.assert_allclose(values, expected, rtol=2e-7)
+    # Rows one after the other are the format 0; those of GPUs came after a forward pass.
+    in_rows, in_tiles = (
+        {"m.weight": numbers, "m.SCB": largest, "m.weight_format": np.array(order, np.uint8)} for order in (0, 2)
+    )
+    assert np.array_equal(_decoded(in_rows).read("m.weight"), values)
+    with pytest.raises(InputError, match="has its numbers in the order of a GPU"):
+        _decoded(in_tiles).read("m.weight")
     # Four bits, the first number of a byte in its high half, with block maxima that are quantized themselves.
     codes = rng.integers(0, 16, 192)
     table = np.sort(rng.normal(size=16)).astype(np.float32)
@@ -296,6 +350,13 @@ def test_a_model_in_nf4_is_read_by_the_published_formula(tmp_path, storage, is_n
             np.testing.assert_allclose(source.read(role), values, rtol=3e-7, atol=1e-9)
             # Half the largest step of the table, of a block's largest number, and the rounding of that.
             assert np.abs(values - base[role.name].T).max() < 0.17 * np.abs(base[role.name]).max()
+
+
+def test_a_kind_of_model_that_is_no_text_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": ["llama"]}')
+    safetensors.numpy.save_file({"unknown": np.ones((2, 2), np.float32)}, tmp_path / "model.safetensors")
+    with pytest.raises(InputError, match="no convention of names fits"):
+        read_by_role(tmp_path)
 
 
 def test_integers_without_scales_are_refused():

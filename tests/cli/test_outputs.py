@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import os
 import re
 from types import SimpleNamespace
 
@@ -220,3 +221,27 @@ def test_a_verdict_follows_a_run_step_by_step(folder, capsys):
     assert "name one as in RUN@seed=42" in capsys.readouterr().err
     assert run(["seedprint", "run", SEEDS[0], "--by-step"]) == 2
     assert "run@seed=1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--json", "x", "--csv", "x"], ["--csv", "x", "--page", "./x"]])
+def test_one_file_for_two_results_is_refused(words, tmp_path, capsys):
+    call = ["predict", "--model", "gpt2-tiny", "--seq-len", "4", "--num-inputs", "8"]
+    assert run([*call, *words]) == 2
+    assert f"{words[0]} and {words[2]} are one file" in capsys.readouterr().err
+    fingerprint = ["fingerprint", "seed:1@gpt2-tiny,num_layers=1,d_model=8,num_heads=1,d_ff=8,vocab_size=64"]
+    assert run([*fingerprint, "--out", "x", "--json", str(tmp_path / "x")]) == 2
+    assert not (tmp_path / "x").exists()
+    assert run([*call, "--json", os.devnull, "--csv", os.devnull]) == 0
+
+
+def test_results_are_written_to_the_home_folder_that_is_named(tmp_path, monkeypatch):
+    """Shells leave the "~" of --json=~/a.json to the program."""
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    places = ["--json=~/a.json", "--csv=~/a.csv", "--page=~/new/a.html"]
+    assert run(["predict", "--model", "gpt2-tiny", "--seq-len", "4", "--num-inputs", "8", *places]) == 0
+    fingerprint = ["fingerprint", "seed:1@gpt2-tiny,num_layers=1,d_model=8,num_heads=1,d_ff=8,vocab_size=64"]
+    assert run([*fingerprint, "--out=~/a.fingerprint"]) == 0
+    assert sorted(path.name for path in home.iterdir()) == ["a.csv", "a.fingerprint", "a.json", "new"]
+    assert not (tmp_path / "~").exists()

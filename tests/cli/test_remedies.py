@@ -184,6 +184,8 @@ OUTPUTS = ["fingerprint", SEEDS[0], "--outputs", *SIZES, "--out", "a"]
 PREFERENCE = ["probe", "preference", *UNTRAINED, *SIZES]
 PREDICT = ["predict", *UNTRAINED, "--seq-len", "4"]
 SCALING = ["probe", "scaling", *UNTRAINED, "--widths", "8,16", "--steps", "1", "--seeds", "0:2"]
+SINKS = ["sinks", SEEDS[0], *TEXT, "--lengths", "16", "--no-details", "--quiet"]
+DERIVE = ["derive", f"seed:1@{TINY.replace('257', '256')}", "--out", "derived", "--change"]
 ELSEWHERE = ["--engine", "processes"]
 SEARCH = ["whichseed", SEEDS[0], "--quiet", "--seeds", "0:2"]
 NOTHING = "nothing to intervene with: give --silence, --write, --clear or --first-token"
@@ -227,6 +229,16 @@ HELPS = (
     Help("give --steps", ["pretrain", *UNTRAINED, "--data", "text.txt", "--out", "b", "--schedule", "seedprint",
                           "--dry-run"], 0, ["--steps", "3"]),
     Help("Missing option '--change'", ["derive", SEEDS[0], "--out", "derived"], 0, ["--change", "rotate:7"]),
+    Help("leave --tokenizer out", [*PREFERENCE, "--tokenizer", "bytes"], 2, []),
+    Help("leave --no-fix-embeddings out", [*PREFERENCE, "--embedding-seed", "3", "--no-fix-embeddings"], 1, []),
+    Help("leave --inputs out", [*PREDICT, "--gradients", "--inputs", "gaussian"], 2, []),
+    Help("add --quantise w8a8", [*SINKS, "--granularity", "token"], 0, ["--quantise", "w8a8"]),
+    Help("add --quantise w8a8 or --streaming 8", [*SINKS, "--keep-sinks", "2"], 0, ["--streaming", "8"]),
+    Help("add --change unused-rows:SCALE", [*DERIVE, "noise:0.1", "--text", "text.txt"], 0,
+         ["--change", "unused-rows:2"]),
+    Help("leave --seed out", [*DERIVE, "permute:3", "--seed", "3"], 2, []),
+    Help("add --temperature 0.8", ["generate", SEEDS[0], "--prompt-ids", "5", "--seed", "3"], 0,
+         ["--temperature", "0.8"]),
     Help("write one, as in '(?P<run>seed\\d+)-step(?P<step>\\d+)'", ["audit", "models", "--pattern", "x"], 1,
          ["(?P<run>seed\\d+)-step(?P<step>\\d+)"]),
 )  # fmt: skip

@@ -1,6 +1,7 @@
 """Descendants by ``bornbiased derive``: what each change does, what it leaves alone, and what it refuses."""
 
 import json
+import shutil
 
 import click
 import numpy as np
@@ -193,6 +194,14 @@ def test_merge_is_linear_and_idempotent(trained):
         assert same.digest == same.base_digest
 
 
+def test_models_whose_files_state_other_initializations_are_merged(trained, tmp_path):
+    shutil.copytree(trained["llama"], tmp_path / "model")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config | {"initializer_range": 0.01}))
+    same = changed(trained["llama"], f"merge:{tmp_path / 'model'}:0.5")
+    assert same.digest == same.base_digest
+
+
 @given(st.floats(0, 1), st.integers(0, 99))
 @settings(max_examples=20)
 def test_slerp_goes_along_the_great_circle(weight, seed):
@@ -258,6 +267,17 @@ def test_function_beyond_float32_is_not_called_the_same(monkeypatch):
     monkeypatch.setattr("bornbiased_jax.derive.derive.logit_difference", lambda *models: float("nan"))
     with pytest.raises(InputError, match="moved logits by nan"):
         changed(LLAMA, "permute:5")
+
+
+@pytest.mark.parametrize("kind", ["merge:{}:0.5", "slerp:{}:0.5", "lora:{}"])
+def test_what_a_change_reads_is_not_replaced_by_what_is_made_of_it(kind, tmp_path, capsys):
+    other = tmp_path / "other"
+    assert run(["export", LLAMA, str(other)]) == 0
+    before = (other / "model.safetensors").read_bytes()
+    for overwrite in ([], ["--overwrite"]):
+        assert run(["derive", LLAMA, "--change", kind.format(other), "--out", str(other), *overwrite]) == 2
+        assert f"{other} holds the model that is to be exported" in capsys.readouterr().err
+    assert (other / "model.safetensors").read_bytes() == before
 
 
 def test_vocabulary_beyond_memory_refused_before_allocation(monkeypatch):

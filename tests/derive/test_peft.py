@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from bornbiased_jax.checkpoints import open_checkpoint
+from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
 from bornbiased_jax.checkpoints.adapters import CONFIG, WEIGHTS, read_adapter
 from bornbiased_jax.cli.main import run
-from bornbiased_jax.derive.peft import merge_adapter
+from bornbiased_jax.derive.peft import merge_adapter, write_adapter
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.model.adapters import adapter_shapes, lora
 from bornbiased_jax.parameters import flatten
 
 SIZES = "num_layers=2,num_heads=4,d_model=16,d_ff=24,vocab_size=64"
@@ -54,6 +55,24 @@ def test_merged_is_applied(tmp_path):
         np.testing.assert_array_equal(after[path][1 - layer], before[path][1 - layer])
     changed = [path for path in before if not np.array_equal(before[path], after[path])]
     assert changed == ["blocks/attention/query/kernel", "blocks/mlp/down/kernel"]
+
+
+def test_an_adapter_of_fused_matrices_is_merged_where_another_family_is_exported(tmp_path):
+    """A Phi-3 is written as a LLaMA, whose matrices have other names; its adapters have those of Phi-3."""
+    fused, gate_up = "model.layers.1.self_attn.qkv_proj", "model.layers.0.mlp.gate_up_proj"
+    reference = f"seed:3@llama-tiny,{SIZES},num_kv_heads=2"
+    tensors = adapter(tmp_path / "lora", {fused: (32, 16), gate_up: (48, 16)})
+    cfg, params = (opened := open_checkpoint(reference)).cfg, opened.params()
+    before, after = flatten(params), flatten(merge_adapter(cfg, params, read_adapter(tmp_path / "lora")))
+    parts = {
+        "query": (fused, 1, 0, 16), "key": (fused, 1, 16, 24), "value": (fused, 1, 24, 32),
+        "gate": (gate_up, 0, 0, 24), "up": (gate_up, 0, 24, 48),
+    }  # fmt: skip
+    for name, (module, layer, start, stop) in parts.items():
+        path = f"blocks/{'mlp' if module == gate_up else 'attention'}/{name}/kernel"
+        expected = np.asarray(before[path][layer]) + ALPHA / RANK * product(tensors, module)[start:stop].T
+        np.testing.assert_allclose(after[path][layer], expected, atol=1e-5)
+        np.testing.assert_array_equal(after[path][1 - layer], before[path][1 - layer])
 
 
 def test_a_fused_conv1d_is_split_and_rank_stabilised_scaling_heeded(tmp_path):
@@ -114,6 +133,19 @@ def test_mismatched_peft_adapter_refused_in_one_sentence(sizes, config, sentence
     assert run(["derive", LLAMA, "--change", f"lora:{tmp_path / 'lora'}", "--out", str(tmp_path / "merged")]) == 2
     message = capsys.readouterr().err
     assert sentence in message and message.count("\n") == 1
+
+
+def test_no_adapter_is_written_beside_a_model(tmp_path):
+    """Tests of weights would read the adapter and its base there, commands that compute the model."""
+    opened = open_checkpoint(LLAMA)
+    export_hugging_face(opened.cfg, opened.params(), tmp_path / "model")
+    factors = lora(2, None, ("query",))
+    trained = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), adapter_shapes(opened.cfg, factors))
+    write_adapter(opened.cfg, factors, trained, tmp_path / "adapter", base=LLAMA)
+    for overwrite in (False, True):
+        with pytest.raises(InputError, match="holds a model"):
+            write_adapter(opened.cfg, factors, trained, tmp_path / "model", base=LLAMA, overwrite=overwrite)
+    assert not (tmp_path / "model" / CONFIG).exists() and (tmp_path / "adapter" / CONFIG).exists()
 
 
 def test_corrupted_adapter_refused_in_one_sentence(tmp_path):

@@ -1,5 +1,6 @@
 """Fake quantization against a second implementation in NumPy, its limits, and the price against its definition."""
 
+import functools
 import json
 
 import jax
@@ -150,6 +151,14 @@ def test_prices_are_their_definitions(params):
         assert low < cell["delta_nats"] < high and not cell["destroyed"]
     assert cells[0]["d_sink"] is None
     assert cells[1]["d_sink"] == pytest.approx(cells[0]["delta_nats"] - cells[1]["delta_nats"])
+
+
+def test_what_keeping_saves_is_told_without_a_cell_that_keeps_nothing(params):
+    measure = functools.partial(prices, CFG, params, TOKENS[:2], [parse_scheme("a4")], granularities=["tensor"])
+    done = []
+    (alone,) = measure(keep=[1], advance=done.append)
+    assert alone["d_sink"] is not None and alone == measure(keep=[0, 1])[1]
+    assert sum(done) == 2 * len(TOKENS[:2])
 
 
 @pytest.mark.slow

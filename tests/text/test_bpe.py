@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import tokenizers
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.text import bpe
@@ -207,3 +208,12 @@ def test_a_file_at_which_the_library_panics_is_refused(capfd):
     with pytest.raises(InputError, match="a file is not a whole tokenizer.json: range end index"):
         bpe.from_json(json.dumps(content), "a file")
     assert capfd.readouterr().err == ""
+
+
+def test_a_vocabulary_without_the_letter_that_is_tried_has_its_beginning():
+    """Of four letters, as of DNA, and none for what is unknown: any other letter gives no token."""
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE({"<s>": 0, "A": 1, "C": 2, "G": 3, "T": 4}, []))
+    backend.add_special_tokens(["<s>"])
+    backend.post_processor = tokenizers.processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    tokenizer = bpe.from_json(backend.to_str(), "dna")
+    assert tokenizer.bos_id == 0 and tokenizer.encode("GAT").tolist() == [3, 1, 4]

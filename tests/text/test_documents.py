@@ -265,6 +265,23 @@ def test_folders_are_read_in_the_order_of_names(tmp_path):
         list_files(tmp_path / ".git")
 
 
+def test_running_text_of_a_folder_leaves_empty_files_out(tmp_path, monkeypatch):
+    for name, text in (
+        ("a.md", ""),
+        ("b.txt", "some words"),
+        ("c.jsonl", "\n"),
+        ("d.txt", " \n"),
+        ("e.txt", "and more"),
+    ):
+        (tmp_path / name).write_text(text)
+    assert read_text(tmp_path) == "some words\n\nand more"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert read_text("~/b.txt") == "some words" and read_text("~") == read_text(tmp_path)
+    for name in ("a.md", "c.jsonl", "d.txt"):
+        with pytest.raises(InputError, match=f"{name} holds no text"):
+            read_text(tmp_path / name)
+
+
 def test_a_missing_source_is_refused_at_the_call(tmp_path):
     for call in (read_documents, read_text, source_digest, list_files):
         with pytest.raises(InputError, match="does not exist"):

@@ -218,6 +218,32 @@ def test_other_tokenizers_are_refused(tmp_path, trained, change, message):
         load_tokenizer(path)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("tokens", [1, 2]),
+        ("token_type", "ab"),
+        ("merges", [1, 2]),
+        ("eos_token_id", "x"),
+        ("pre", ["gpt-2"]),
+        ("scores", ["x", "y"]),
+    ],
+)
+def test_fields_of_another_type_are_refused_by_name(tmp_path, name, value):
+    path = tmp_path / "a.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    fields = {"model": "gpt2", "pre": "gpt-2", "tokens": ["a", "b"], "token_type": [NORMAL, NORMAL], name: value}
+    for key, entry in fields.items():
+        add = writer.add_array if isinstance(entry, list) else writer.add_string
+        add(f"tokenizer.ggml.{key}", entry)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(InputError, match=rf"the tokenizer of {path} has {name}.*: name a tokenizer file"):
+        load_tokenizer(path)
+
+
 def test_a_cut_file_is_refused(tmp_path, trained):
     path = write(tmp_path / "a.gguf", **parts(trained))
     content = path.read_bytes()

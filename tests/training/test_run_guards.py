@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import errno
 import json
@@ -235,6 +236,19 @@ def test_damaged_metrics_are_named_and_break_nothing_else(calm, tmp_path, capsys
     assert "set aside as metrics.jsonl.damaged; the 5 whole lines stay" in capsys.readouterr().err
     assert path.with_name("metrics.jsonl.damaged").read_bytes() == b"\n".join(lines)
     assert len(list_runs(tmp_path)) == 2
+
+
+def test_a_finished_run_is_written_as_csv_when_that_is_asked_for(calm, tmp_path):
+    config, _ = calm
+    shutil.copytree(config.out, tmp_path / "run")
+    path = tmp_path / "run" / "metrics.csv"
+    assert not path.exists()
+    assert pretrain(dataclasses.replace(config, out=str(tmp_path / "run"), csv=True))["resumed_from"] == 6
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    lines = read_metrics(tmp_path / "run")
+    assert [int(row["step"]) for row in rows] == [line["step"] for line in lines]
+    seed = config.seeds[0]
+    assert [float(row[f"loss/seed{seed}"]) for row in rows] == [line["loss"][0] for line in lines]
 
 
 # More steps

@@ -34,7 +34,8 @@ def _read(fields: Fields) -> dict[str, FieldValue]:
     cap = fields.get("attn_logit_softcapping", None)
     if cap is not None:
         raise fields.refuse("attn_logit_softcapping", cap, "which transformers' Gemma 3 ignores: set it to null")
-    period = fields.get("sliding_window_pattern", fields.get("_sliding_window_pattern", _PERIOD))
+    stated = [fields.get(name, None) for name in ("sliding_window_pattern", "_sliding_window_pattern")]
+    period = next(filter(None, stated), _PERIOD)
     kinds = fields.get("layer_types", None)
     pattern = "l" * (period - 1) + "g" if kinds is None else read_pattern(fields, kinds)
     scale = fields.get("query_pre_attn_scalar", 256)

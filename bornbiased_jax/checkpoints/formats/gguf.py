@@ -300,6 +300,16 @@ def _qwen2_moe(fields: Fields) -> Settings:
     }
 
 
+def _inverse(fields: Fields, name: str) -> float:
+    """Return 1 over a field, which is 1 where it is absent."""
+    value = fields.get(name, 1.0)
+    if not isinstance(value, (int, float)) or not value:
+        raise InputError(
+            f"{fields.where} has {fields.prefix}{name}={shown(value)}, which divides nothing: {HOW_TO_CONVERT}"
+        )
+    return 1 / value
+
+
 # What llama.cpp knows of an architecture, in its fields or in its code.
 _SPECIAL: dict[str, Callable[[Fields], Settings]] = {
     "gemma": _gemma,
@@ -310,7 +320,7 @@ _SPECIAL: dict[str, Callable[[Fields], Settings]] = {
         "attention_scale": fields.get("attention.scale"),
         "embedding_scale": fields.get("embedding_scale", 1.0),
         "residual_scale": fields.get("residual_scale", 1.0),
-        "logit_scale": 1 / fields.get("logit_scale", 1.0),
+        "logit_scale": _inverse(fields, "logit_scale"),
     },
     "cohere": lambda fields: {"logit_scale": fields.get("logit_scale")},
     "smollm3": lambda _: {"rope_pattern": "rrrn"},

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import math
 import pickletools
 import warnings
 import zipfile
@@ -141,9 +142,13 @@ def read_tensor(data: bytes, where: str) -> np.ndarray:
 
 
 def _check_ends(view: _View, size: int | None, where: str) -> None:
-    """Refuse a tensor that reaches beyond its storage of so many bytes, None where there is none."""
+    """Refuse a tensor that reaches beyond its storage of so many bytes, None where there is none, or has more numbers.
+
+    Of strides that overlap a small file could ask for a large array.
+    """
     last = view.offset + sum((length - 1) * stride for length, stride in zip(view.shape, view.strides, strict=True))
-    if size is None or (0 not in view.shape and (last + 1) * TYPES[view.storage.kind].itemsize > size):
+    needed = max(last + 1, math.prod(view.shape)) * TYPES[view.storage.kind].itemsize
+    if size is None or (0 not in view.shape and needed > size):
         raise InputError(f"{where} reaches beyond its storage: save the model again")
 
 
@@ -204,12 +209,15 @@ def read_pickle(data: bytes, where: str, rules: Rules) -> object:
         raise InputError(f"{where} holds a pickle that is corrupted: save the model again") from error
 
 
-def _flat(content: object, where: str) -> dict[str, _View]:
-    """Return the tensors by name; a checkpoint of a trainer keeps them below "state_dict", "model" or "module"."""
+def _flat(content: object, where: str, levels: int = 9) -> dict[str, _View]:
+    """Return the tensors by name; a checkpoint of a trainer keeps them below "state_dict", "model" or "module".
+
+    Only so many levels below, as a dict may hold itself.
+    """
     if isinstance(content, dict):
-        for key in ("state_dict", "model", "module"):
+        for key in ("state_dict", "model", "module") if levels else ():
             if isinstance(content.get(key), dict):
-                return _flat(content[key], where)
+                return _flat(content[key], where, levels - 1)
         views = {name: value for name, value in content.items() if isinstance(name, str) and isinstance(value, _View)}
         if views:
             return views

@@ -1,0 +1,54 @@
+"""An option that would change nothing beside the others is refused by name, before any work."""
+
+import json
+
+import pytest
+
+from bornbiased_jax.cli.main import run
+
+SMALL = "num_layers=1,num_heads=2,d_model=8,d_ff=8,vocab_size=300,max_seq_len=64"
+INITIAL = f"seed:1@llama-tiny,{SMALL}"
+MODEL = ["--model", "llama-tiny", *(word for setting in SMALL.split(",") for word in ("--set", setting))]
+SIZES = ["--num-inputs", "4", "--seq-len", "4"]
+PROBE = ["probe", "preference", *MODEL, *SIZES]
+OF_CHECKPOINT = ["probe", "preference", "--checkpoint", INITIAL, *SIZES]
+PREDICT = ["predict", *MODEL, "--seq-len", "4"]
+SINKS = ["sinks", INITIAL, "--text", "text.txt", "--tokenizer", "bytes", "--lengths", "8"]
+DERIVE = ["derive", INITIAL, "--out", "derived", "--change"]
+PAIR = ["seedprint", INITIAL, INITIAL.replace("seed:1", "seed:2")]
+
+ROWS = {
+    "tokenizer": ([*PROBE, "--tokenizer", "bytes"], "leave --tokenizer out"),
+    "seed of a text": ([*PROBE, "--inputs", "text:text.txt", "--input-seed", "3"], "is read as it stands"),
+    "tables of each seed": ([*PROBE, "--no-fix-embeddings", "--embedding-seed", "3"], "leave --no-fix-embeddings out"),
+    "tables of a checkpoint": ([*OF_CHECKPOINT, "--embedding-seed", "3"], "a checkpoint has its embeddings"),
+    "own tables of a checkpoint": ([*OF_CHECKPOINT, "--no-fix-embeddings"], "a checkpoint has its embeddings"),
+    "gradients": ([*PREDICT, "--inputs", "gaussian", "--gradients"], "leave --inputs out"),
+    "diagram": ([*PREDICT, "--inputs", "gaussian", "--diagram", "--page", "d.html"], "leave --inputs out"),
+    "granularity": ([*SINKS, "--granularity", "token"], "add --quantise w8a8"),
+    "first tokens": ([*SINKS, "--keep-sinks", "2"], "add --quantise w8a8 or --streaming 8"),
+    "text": ([*DERIVE, "noise:0.1", "--text", "text.txt"], "add --change unused-rows:SCALE"),
+    "noise": ([*DERIVE, "permute:3", "--seed", "3"], "leave --seed out"),
+    "draws": (["generate", INITIAL, "--prompt-ids", "5", "--seed", "3"], "add --temperature 0.8"),
+    "pairs": (["audit", "listing.json", "--all-pairs"], "only digests are read"),
+    "frozen": (["audit", "listing.json", "--frozen", "embed"], "only digests are read"),
+    "frozen on the hub": (["audit", "hf:nobody/nothing*", "--frozen", "embed"], "only digests are read"),
+    "inputs of weights": ([*PAIR, "--test", "weights", "--num-inputs", "50"], "--test weights computes no outputs"),
+    "vocabulary of vectors": ([*PAIR, "--inputs", "gaussian", "--vocab-size", "9"], "gaussian inputs are vectors"),
+    "vocabulary of stored vectors": (
+        ["fingerprint", INITIAL, "--outputs", *SIZES, "--inputs", "gaussian", "--vocab-size", "9", "--out", "a"],
+        "gaussian inputs are vectors",
+    ),
+}
+
+
+@pytest.mark.parametrize(("call", "words"), ROWS.values(), ids=list(ROWS))
+def test_an_option_that_changes_nothing_is_refused(call, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("the bird and the river under the sun\n" * 50)
+    entry = {"path": "model.safetensors", "oid": "0" * 40}
+    (tmp_path / "listing.json").write_text(json.dumps({"revisions": {"step0": [entry], "step1": [entry]}}))
+    assert run(call) == 2
+    error = capsys.readouterr().err
+    assert words in error and error.count("\n") == 1, error
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["listing.json", "text.txt"]
