@@ -65,10 +65,9 @@ def audit(
     if weights and not hub.is_named(place):
         raise InputError(f"--weights is for suites on the hub, and those of {place} are read anyway: leave it out")
     is_listing = not hub.is_named(place) and io.user_path(place).is_file()
-    if is_listing or (hub.is_named(place) and not weights):
-        for flag, value in (("--all-pairs", all_pairs), ("--frozen", frozen)):
-            if value:
-                raise InputError(f"{flag} is for weights, and of {place} only digests are read: leave it out")
+    # Digests are compared in all pairs anyway.
+    if frozen and (is_listing or (hub.is_named(place) and not weights)):
+        raise InputError(f"--frozen is for weights, and of {place} only digests are read: leave it out")
     if hub.is_named(place):
         from bornbiased_jax.lineage.audit.suite import audit_suite
 

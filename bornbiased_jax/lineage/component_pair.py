@@ -419,7 +419,9 @@ def _has_repeated_mlps(component: Component) -> bool:
     ]
 
     def repeats(pairs: Sequence[tuple[Neurons, Neurons]]) -> bool:
-        same = [NeuronPair(first.block, ((first, second),)) for first, second in pairs if first.total == second.total]
-        return sampled_neurons(same, "coordinates", component.shape).z >= REPEATING
+        of_one_size = [
+            NeuronPair(first.block, ((first, second),)) for first, second in pairs if first.total == second.total
+        ]
+        return sampled_neurons(of_one_size, "coordinates", component.shape).z >= REPEATING
 
     return repeats(of_blocks) or repeats(of_experts)

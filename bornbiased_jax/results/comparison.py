@@ -51,12 +51,12 @@ class Comparison(Result):
         ))  # fmt: skip
         by = f" by {among(self.labels)}" if self.labels else ""
         matched = f"{count(len(self.matches), 'row')} of both results, matched{by}"
-        told = "neither has a number to compare" if not lacking else "no number is in both"
+        outcome = "neither has a number to compare" if not lacking else "no number is in both"
         if differing:
-            told = f"{among(differing)} {'differs' if len(differing) == 1 else 'differ'}"
+            outcome = f"{among(differing)} {'differs' if len(differing) == 1 else 'differ'}"
         elif compared:
-            told = f"all numbers{' that both have' if lacking else ''} are equal"
-        return [f"{matched}: {told}{f'; one of them lacks some of {among(lacking)}' if lacking else ''}."]
+            outcome = f"all numbers{' that both have' if lacking else ''} are equal"
+        return [f"{matched}: {outcome}{f'; one of them lacks some of {among(lacking)}' if lacking else ''}."]
 
     def tables(self) -> list[Listing]:
         """List a row for each quantity: its means, and mean, standard deviation and range of the differences."""

@@ -30,7 +30,6 @@ ROWS = {
     "text": ([*DERIVE, "noise:0.1", "--text", "text.txt"], "add --change unused-rows:SCALE"),
     "noise": ([*DERIVE, "permute:3", "--seed", "3"], "leave --seed out"),
     "draws": (["generate", INITIAL, "--prompt-ids", "5", "--seed", "3"], "add --temperature 0.8"),
-    "pairs": (["audit", "listing.json", "--all-pairs"], "only digests are read"),
     "frozen": (["audit", "listing.json", "--frozen", "embed"], "only digests are read"),
     "frozen on the hub": (["audit", "hf:nobody/nothing*", "--frozen", "embed"], "only digests are read"),
     "inputs of weights": ([*PAIR, "--test", "weights", "--num-inputs", "50"], "--test weights computes no outputs"),
