@@ -221,6 +221,8 @@ HELPS = (
     Help("is not a range such as 0:1000000", [*SEARCH[:-1], "x"], 1, ["0:2"]),
     Help("--set changes the model of --model: name that too", [*SEARCH, *UNTRAINED[2:]], 0, UNTRAINED[:2]),
     Help("give the suspect's own sizes by --model and --set", [*SEARCH, "--model", "llama-tiny"], 2, UNTRAINED),
+    Help("give the suspect's own architecture by --model and --set",
+         [*SEARCH, *UNTRAINED, "--set", "positions=learned"], 2, []),
     Help("add --outputs", ["fingerprint", SEEDS[0], *SIZES, "--out", "a"], 0, ["--outputs"]),
     Help("raise --max-bytes", ["fingerprint", SEEDS[0], "--out", "a", "--max-bytes", "2000"], 1, ["200000"]),
     Help("give --stream too", [*OUTPUTS, "--scratch", "s"], 0, ["--stream"]),
