@@ -166,10 +166,7 @@ def neuron_scores(
 
 
 def neuron_terms(
-    pairs: Sequence[NeuronPair],
-    space: Space,
-    shape: Shape,
-    periods: Mapping[int, int] | None = None,
+    pairs: Sequence[NeuronPair], space: Space, shape: Shape, periods: Mapping[int, int] | None = None
 ) -> list[Term]:
     """Return a term for each MLP or expert: neurons with equal numbers in the two models on the diagonal.
 
