@@ -63,12 +63,41 @@ class NeuronPair:
     pairs: tuple[tuple[Neurons, Neurons], ...]
 
 
+class Units(NamedTuple):
+    """Sketches of labels as unit vectors.
+
+    Attributes:
+        rows: [..., n, k] float32 by part; rows of zeros stay.
+        present: the parts that have numbers.
+        is_live: labels that have numbers in all of these, bool [..., n].
+    """
+
+    rows: dict[str, np.ndarray]
+    present: tuple[str, ...]
+    is_live: np.ndarray
+
+
 def unit_rows(sketch: np.ndarray) -> np.ndarray:
     """Scale rows of a sketch to unit norm; rows of zeros stay: [..., n, k] float32."""
+    return _scaled(sketch)[0]
+
+
+def units_of(sketches: Mapping[str, np.ndarray]) -> Units:
+    """Scale the sketches of one set of labels, given by part, to unit norm."""
+    scaled = {name: _scaled(sketch) for name, sketch in sketches.items()}
+    present = tuple(name for name, (_, is_live) in scaled.items() if is_live.any())
+    # Without any part no label has numbers.
+    is_live = np.logical_and.reduce([scaled[name][1] for name in present or scaled])
+    return Units({name: rows for name, (rows, _) in scaled.items()}, present, is_live)
+
+
+def _scaled(sketch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows of unit norm, and which are not of zeros."""
     rows = sketch.astype(np.float32)
-    norm = np.sqrt(np.einsum("...k,...k->...", rows, rows))[..., None]
-    rows /= np.where(norm > 0, norm, 1)
-    return rows
+    norm = np.sqrt(np.einsum("...k,...k->...", rows, rows))
+    is_live = norm > 0
+    rows /= np.where(is_live, norm, 1)[..., None]
+    return rows, is_live
 
 
 def _distances(
@@ -114,18 +143,18 @@ def _grams(blocks: Sequence[Sequence[Neurons]], space: Space) -> np.ndarray | No
 
 # A model is often compared with many others.
 _GRAMS: WeakKeyDictionary[Neurons, dict[Space, np.ndarray | None]] = WeakKeyDictionary()
-_UNITS: WeakKeyDictionary[Neurons, dict[Space, dict[str, np.ndarray]]] = WeakKeyDictionary()
+_UNITS: WeakKeyDictionary[Neurons, dict[Space, Units | None]] = WeakKeyDictionary()
 
 
-def unit_parts(mlp: Neurons, space: Space) -> dict[str, np.ndarray]:
-    """Scale the rows of an MLP's sketches to unit norm: [n, k] float32 by matrix, empty without sketches."""
+def neuron_units(mlp: Neurons, space: Space) -> Units | None:
+    """Scale the rows of an MLP's sketches to unit norm, by matrix; None without sketches in this space."""
     sketches = mlp.token if space == "token" else mlp.coordinates
     if mlp.is_complete:
         # All neurons of a large model are many times what a fingerprint holds by default: they are not kept.
-        return {name: unit_rows(rows) for name, rows in sketches.items()}
+        return units_of(sketches) if sketches else None
     by_space = _UNITS.setdefault(mlp, {})
     if space not in by_space:
-        by_space[space] = {name: unit_rows(rows) for name, rows in sketches.items()}
+        by_space[space] = units_of(sketches) if sketches else None
     return by_space[space]
 
 
@@ -133,8 +162,8 @@ def _gram(mlp: Neurons, space: Space) -> np.ndarray | None:
     """Compute the Grams of one MLP as a row; None without sketches in this space."""
     by_space = _GRAMS.setdefault(mlp, {})
     if space not in by_space:
-        units = unit_parts(mlp, space)
-        by_space[space] = _gram_of(units) if units else None
+        units = neuron_units(mlp, space)
+        by_space[space] = None if units is None else _gram_of(units.rows)
     return by_space[space]
 
 

@@ -12,9 +12,10 @@ import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -22,30 +23,14 @@ from bornbiased_jax.checkpoints.roles import Shape
 from bornbiased_jax.hardware import cores
 from bornbiased_jax.lineage.evidence import EvidenceError, Term
 from bornbiased_jax.lineage.fingerprints import Heads, Neurons
-from bornbiased_jax.lineage.pairing import NeuronPair, Space, unit_parts, unit_rows
+from bornbiased_jax.lineage.pairing import NeuronPair, Space, Units, neuron_units, unit_rows, units_of
 
-Inner = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""From vectors [n, k] of the base and [n', k] of the suspect to the inner products of some of their pairs."""
 # Labels of a random group where the null is sampled: each meets the others of its group.
 _GROUP = 8
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Labels
-
-
-def _common_rows(
-    base: Mapping[str, np.ndarray], suspect: Mapping[str, np.ndarray]
-) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """Return the parts with numbers in both models, and the labels of each model with numbers in all its parts."""
-    names, is_live = [], []
-    for parts in (base, suspect):
-        live_rows = {name: rows.any(axis=-1) for name, rows in parts.items()}
-        present = [name for name, live_n in live_rows.items() if live_n.any()]
-        size = len(next(iter(parts.values())))
-        is_live.append(np.logical_and.reduce([live_rows[name] for name in present] or [np.zeros(size, bool)]))
-        names.append(present)
-    return [name for name in names[0] if name in names[1]], is_live[0], is_live[1]
 
 
 def permuted_labels(scores_nn: np.ndarray, is_live_n: np.ndarray, period: int | None) -> np.ndarray:
@@ -73,24 +58,22 @@ def permuted_labels(scores_nn: np.ndarray, is_live_n: np.ndarray, period: int | 
     return scores_nn if len(labels_n) == len(scores_nn) else scores_nn[np.ix_(labels_n, labels_n)]
 
 
-def _defined_terms(makers: Iterable[Callable[[], Term]], if_none: str) -> list[Term]:
-    """Make the terms that are defined.
+def _term_or_reason(make: Callable[[], Term]) -> Term | str:
+    """Make a term, and what every cell that it is in needs of it; or say why it is undefined."""
+    try:
+        term = make()
+        _ = term.facts
+        return term
+    except EvidenceError as error:
+        return str(error)
+
+
+def _defined(results: Sequence[Term | str], if_none: str) -> list[Term]:
+    """Keep the terms that are defined.
 
     Raises:
         EvidenceError: none is; the first reason.
     """
-
-    def term_or_reason(make: Callable[[], Term]) -> Term | str:
-        try:
-            term = make()
-            # Needed by every cell that the term is in, and by several threads sooner than by one.
-            _ = term.facts
-            return term
-        except EvidenceError as error:
-            return str(error)
-
-    with ThreadPoolExecutor(cores()) as pool:
-        results = list(pool.map(term_or_reason, makers))
     terms = [result for result in results if isinstance(result, Term)]
     if not terms:
         reasons = [result for result in results if isinstance(result, str)]
@@ -104,13 +87,13 @@ def _defined_terms(makers: Iterable[Callable[[], Term]], if_none: str) -> list[T
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class NeuronScores:
-    """Scores of neurons of one MLP with those of another: [n, n'] float32 each.
+    """Scores of neurons of one MLP with those of another: [..., n, n'] float32 each.
 
     Attributes:
         first: ⟨gate⟩, or ⟨up⟩ where there is no gate: what neurons are matched on.
         second: |⟨up⟩ + ⟨down⟩|, or ⟨down⟩ where there is no gate: what a matching is compared with.
         combined: the score of the permutation test.
-        is_live_base, is_live_suspect: neurons with numbers in every part used, bool [n] and [n'].
+        is_live_base, is_live_suspect: neurons with numbers in every part used, bool [..., n] and [..., n'].
     """
 
     first: np.ndarray
@@ -120,14 +103,7 @@ class NeuronScores:
     is_live_suspect: np.ndarray
 
 
-def _all_products(base_nK: np.ndarray, suspect_mK: np.ndarray) -> np.ndarray:
-    products_nm: np.ndarray = base_nK @ suspect_mK.T
-    return products_nm
-
-
-def neuron_scores(
-    base: Neurons, suspect: Neurons, space: Space, shape: Shape, inner: Inner = _all_products
-) -> NeuronScores:
+def neuron_scores(base: Neurons, suspect: Neurons, space: Space, shape: Shape) -> NeuronScores:
     """Score neurons of two MLPs: ⟨gate⟩ + |⟨up⟩ + ⟨down⟩|, and ⟨up⟩ + ⟨down⟩ without a gate.
 
     A gated neuron may change the sign of up and down together, one with an odd activation too: its absolute value
@@ -138,26 +114,28 @@ def neuron_scores(
         suspect: the one of the other model.
         space: which sketches.
         shape: of the base's component.
-        inner: inner products of some pairs of neurons; of all pairs by default.
 
     Raises:
         EvidenceError: no sketch in this space, or a part that only one model has.
     """
+    return _scores_of(neuron_units(base, space), neuron_units(suspect, space), shape)
+
+
+def _scores_of(base_units: Units | None, suspect_units: Units | None, shape: Shape) -> NeuronScores:
     # Parts that both MLPs have in this space.
-    base_parts, suspect_parts = (mlp.token if space == "token" else mlp.coordinates for mlp in (base, suspect))
-    if not base_parts or not suspect_parts:
+    if base_units is None or suspect_units is None:
         raise EvidenceError("a model has no vocabulary, and so no token space")
-    if set(base_parts) != set(suspect_parts):
+    if base_units.rows.keys() != suspect_units.rows.keys():
         raise EvidenceError("one model's MLP has a gate, the other's has none: their neurons do not correspond")
-    names, is_live_base, is_live_suspect = _common_rows(base_parts, suspect_parts)
+    names = [name for name in base_units.present if name in suspect_units.present]
     if not names:
         raise EvidenceError("no part of the MLPs has numbers that a seed decided in both models")
     # Cosines of each part: the gate by itself, up and down together.
-    base_units, suspect_units = (unit_parts(mlp, space) for mlp in (base, suspect))
-    cosine = {name: inner(base_units[name], suspect_units[name]) for name in names}
+    cosine = {name: base_units.rows[name] @ suspect_units.rows[name].swapaxes(-1, -2) for name in names}
+    is_live_base, is_live_suspect = base_units.is_live, suspect_units.is_live
     zero = np.zeros_like(cosine[names[0]])
     gate, up, down = (cosine.get(name, zero) for name in ("gate", "up", "down"))
-    if "gate" in base_parts:
+    if "gate" in base_units.rows:
         second = up + down
         np.abs(second, out=second)
         return NeuronScores(gate, second, gate + second, is_live_base, is_live_suspect)
@@ -191,7 +169,10 @@ def neuron_terms(
         period = (periods or {}).get(min(mlp.total for mlp in pair.pairs[0]))
         return Term(permuted_labels(total_nn, is_live_n, period), pair.block)
 
-    return _defined_terms((partial(term, pair) for pair in pairs), "a model has no MLP, and so no neurons")
+    # Wide scores are made by several threads sooner than by one.
+    with ThreadPoolExecutor(cores()) as pool:
+        results = list(pool.map(_term_or_reason, (partial(term, pair) for pair in pairs)))
+    return _defined(results, "a model has no MLP, and so no neurons")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -204,9 +185,8 @@ def head_terms(pairs: Sequence[tuple[Heads, Heads]]) -> list[Term]:
     Raises:
         EvidenceError: no pair of blocks with as many heads and groups.
     """
-    terms = _defined_terms(
-        (partial(_head_term, base, suspect) for base, suspect in pairs), "a model has no attention, and so no heads"
-    )
+    results = [_term_or_reason(partial(_head_term, base, suspect)) for base, suspect in pairs]
+    terms = _defined(results, "a model has no attention, and so no heads")
     if len({term.nested_groups for term in terms}) > 1:
         raise EvidenceError("pruned heads leave blocks with different numbers of groups")
     return terms
@@ -215,15 +195,15 @@ def head_terms(pairs: Sequence[tuple[Heads, Heads]]) -> list[Term]:
 def _head_term(base: Heads, suspect: Heads) -> Term:
     if (len(base.query_key), base.num_groups) != (len(suspect.query_key), suspect.num_groups):
         raise EvidenceError("the numbers of heads or of key/value groups differ")
-    base_parts, suspect_parts = (
-        {"query_key": heads.query_key, "value_output": heads.value_output} for heads in (base, suspect)
+    base_units, suspect_units = (
+        units_of({"query_key": heads.query_key, "value_output": heads.value_output}) for heads in (base, suspect)
     )
-    names, is_live_base_H, is_live_suspect_H = _common_rows(base_parts, suspect_parts)
+    names = [name for name in base_units.present if name in suspect_units.present]
     if not names:
         raise EvidenceError("the heads have no numbers that a seed decided")
     # Cosines of both products, summed.
-    scores_HH = np.sum([unit_rows(base_parts[name]) @ unit_rows(suspect_parts[name]).T for name in names], axis=0)
-    is_live_Gr = (is_live_base_H & is_live_suspect_H).reshape(base.num_groups, -1)
+    scores_HH = np.sum([base_units.rows[name] @ suspect_units.rows[name].T for name in names], axis=0)
+    is_live_Gr = (base_units.is_live & suspect_units.is_live).reshape(base.num_groups, -1)
     # A group with a pruned head leaves with all its heads: groups that are permuted have one size.
     is_nested = 1 < base.num_groups < len(scores_HH)
     if is_nested:
@@ -314,7 +294,9 @@ def _strata(is_live_DP2: np.ndarray, period: int | None) -> list[np.ndarray]:
     labels_nR = np.arange(width // period * period).reshape(-1, period).T
     is_live_nRP2 = is_live_DP2[labels_nR]
     packed_nB = np.packbits(is_live_nRP2.reshape(len(labels_nR), -1), axis=1)
-    _, place_n = np.unique(packed_nB, axis=0, return_inverse=True)
+    # Mostly all are alike, which is seen sooner than they are sorted.
+    is_uniform = bool((packed_nB == packed_nB[0]).all())
+    place_n = np.zeros(len(labels_nR), int) if is_uniform else np.unique(packed_nB, axis=0, return_inverse=True)[1]
     # Coordinates without a part that has numbers in both models score nothing and leave.
     has_score_n = np.logical_or.reduce(np.logical_and.reduce(is_live_nRP2, axis=-1), axis=(1, 2))
     place_n = np.where(has_score_n, place_n.ravel(), -1)
@@ -384,11 +366,14 @@ def sampled_neurons(pairs: Sequence[NeuronPair], space: Space, shape: Shape, *, 
     """
     sampled = SampledZ()
     for pair in pairs:
-        groups_Gm, is_label_Gm = _groups(min(mlp.stored for mlps in pair.pairs for mlp in mlps))
-        inner = partial(_group_products, groups_Gm=groups_Gm)
+        size = min(mlp.stored for mlps in pair.pairs for mlp in mlps)
+        _, is_label_Gm = _groups(size)
         with contextlib.suppress(EvidenceError):
-            scores = [neuron_scores(*mlps, space, shape, inner) for mlps in pair.pairs]
-            is_live = [live[groups_Gm] for score in scores for live in (score.is_live_base, score.is_live_suspect)]
+            scores = [
+                _scores_of(_grouped_units(base, space, size), _grouped_units(suspect, space, size), shape)
+                for base, suspect in pair.pairs
+            ]
+            is_live = [live_Gm for score in scores for live_Gm in (score.is_live_base, score.is_live_suspect)]
             scores_Gmm = np.sum([score.first if of_gates else score.combined for score in scores], axis=0)
             sampled.add(scores_Gmm, np.logical_and.reduce([is_label_Gm, *is_live]))
     return sampled
@@ -400,7 +385,8 @@ def sampled_coordinates(base: Sequence[np.ndarray], suspect: Sequence[np.ndarray
     signed, signless = SampledZ(), SampledZ()
     for labels_n in (labels_nR[:, 0] for labels_nR in strata):
         groups_Gm, is_label_Gm = _groups(len(labels_n))
-        scores_Gmm = _group_products(base_DK, suspect_DK, labels_n[groups_Gm])
+        base_GmK, suspect_GmK = (rows_DK.take(labels_n[groups_Gm], axis=0) for rows_DK in (base_DK, suspect_DK))
+        scores_Gmm = base_GmK @ suspect_GmK.swapaxes(1, 2)
         signed.add(scores_Gmm, is_label_Gm)
         signless.add(np.square(scores_Gmm), is_label_Gm)
     return signed, signless
@@ -414,7 +400,19 @@ def _groups(size: int) -> tuple[np.ndarray, np.ndarray]:
     return groups_Gm, np.arange(groups_Gm.size).reshape(groups_Gm.shape) < size
 
 
-def _group_products(base_nK: np.ndarray, suspect_nK: np.ndarray, groups_Gm: np.ndarray) -> np.ndarray:
-    # Rows are taken much faster than they are indexed.
-    products_Gmm: np.ndarray = base_nK.take(groups_Gm, axis=0) @ suspect_nK.take(groups_Gm, axis=0).swapaxes(1, 2)
-    return products_Gmm
+# A model is often screened against many others.
+_GROUPED: WeakKeyDictionary[Neurons, dict[tuple[Space, int], Units | None]] = WeakKeyDictionary()
+
+
+def _grouped_units(mlp: Neurons, space: Space, size: int) -> Units | None:
+    """Put the first neurons of an MLP in random groups, as unit vectors [G, m, k]; None without sketches."""
+    by_size = {} if mlp.is_complete else _GROUPED.setdefault(mlp, {})
+    if (space, size) not in by_size:
+        units, groups_Gm = neuron_units(mlp, space), _groups(size)[0]
+        # Rows are taken much faster than they are indexed.
+        by_size[space, size] = units and Units(
+            {name: rows_nk.take(groups_Gm, axis=0) for name, rows_nk in units.rows.items()},
+            units.present,
+            units.is_live[groups_Gm],
+        )
+    return by_size[space, size]
