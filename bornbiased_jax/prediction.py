@@ -87,7 +87,7 @@ def stack_of(cfg: ModelConfig, *, tokens: bool = True) -> Stack:
     if "down" in stds:
         stds["down"] = tuple(factor * std for std in stds["down"])
     has_gate = cfg.output_gate != "none"
-    if cfg.output_gate == "value":
+    if cfg.output_gate == "value" and cfg.attention:
         # It reads the value, not the stream, and comes before the norm of heads, which takes its factor out again.
         has_gate = not cfg.head_norm
         gate, value = dists["value_gate"], dists["value"]

@@ -248,6 +248,11 @@ def test_a_gate_of_values_reads_the_values(head_norm: bool) -> None:
     np.testing.assert_allclose(np.sqrt(np.mean(pooled, axis=0))[0], expected, rtol=0.02)
 
 
+def test_a_gate_of_values_needs_attention() -> None:
+    plain, gated = (stack_of(TINY.replace(attention=False, output_gate=gate)) for gate in ("none", "value"))
+    assert plain.group_stds == gated.group_stds
+
+
 @pytest.mark.parametrize("init", ["gpt2-scaled", "lecun"])
 def test_the_first_token_of_centered_attention_adds_nothing(init: str) -> None:
     """Its variance is a difference of equal numbers, which rounding may leave below zero."""
