@@ -303,11 +303,8 @@ def predict(
     if distribution(cfg, parameter_table(cfg)[head_path(cfg)]).constant is not None:
         top1 = _of_equal_logits(top1, cfg.vocab_size)
     # Standard deviations by position: of aggregated values, and of the residual stream.
-    # The first of centered attention is zero up to rounding, on either side.
     attention = [
-        np.sqrt(np.maximum(profile.grid.interpolation_Tn @ s.aggregated_n, 0.0))
-        for s in profile.sublayers
-        if s.kind == "attention"
+        np.sqrt(profile.grid.interpolation_Tn @ s.aggregated_n) for s in profile.sublayers if s.kind == "attention"
     ]
     residual = np.sqrt(profile.variance)
     return {

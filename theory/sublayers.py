@@ -221,6 +221,8 @@ def attend(stack: Stack, layer: int, source: Fields, stream: Fields, grid: Grid,
     more_nn = _clustered(n, rho_within, grid) if weights.is_concentrated else excess_nn
     within = mean_nn * (summed + excess_nn * (1.0 - centered) + more_nn * (weights.boost_nn - 1.0))
     variance = np.diag(mean_nn * (summed + excess_nn * (1.0 - centered) + more_nn * (weights.boost_n[:, None] - 1.0)))
+    # The first position of centered attention sees one key: zero, up to rounding on either side.
+    variance = np.maximum(variance, 0.0)
     cross = mean_nn * common * (grid.seen_nn @ n.cross_nn @ grid.seen_nn.T + shared)
 
     # Through W_V, what follows the aggregation, the gate and W_O.
