@@ -197,8 +197,9 @@ def predict_gradients(cfg: ModelConfig, seq_len: int, num_inputs: int) -> Gradie
             f"theory follows gradients over all pairs of at most {gradients.LARGEST_LENGTH} positions, not "
             f"{seq_len}: ask for shorter sequences"
         )
+    described = stack_of(cfg)
     try:
-        forward = mean_field.profile(stack_of(cfg), seq_len, exact=True)
+        forward = mean_field.profile(described, seq_len, exact=True)
         norms = gradients.gradients(forward, num_inputs, head_of(cfg), biases_of(cfg), cfg.norm_parameters)
     except ValueError as error:
         raise InputError(f"theory cannot predict this: {error}") from error
@@ -288,9 +289,10 @@ def predict(
         "ask for shorter sequences or fewer layers",
         on_host=True,
     )
+    described = stack_of(cfg, tokens=tokens)
     try:
         prediction = whole_model.predict(
-            stack_of(cfg, tokens=tokens),
+            described,
             seq_len,
             cfg.vocab_size,
             num_inputs=num_inputs,
