@@ -356,7 +356,7 @@ def preference(
     """
     check_config(cfg)
     if theory:
-        check(inputs)
+        check(inputs, cfg)
     probe_inputs = random_inputs(inputs, num_inputs, seq_len, cfg, seed=input_seed)
     records = _of_untrained(cfg, "preference", seeds, probe_inputs, embedding_seed)
     if theory:
@@ -398,7 +398,7 @@ def contraction(
     """
     check_config(cfg)
     if theory:
-        check(inputs)
+        check(inputs, cfg)
     probe_inputs = random_inputs(inputs, num_inputs, seq_len, cfg, seed=input_seed)
     records = _of_untrained(cfg, "contraction", seeds, probe_inputs, embedding_seed)
     if theory:
