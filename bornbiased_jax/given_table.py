@@ -18,7 +18,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import FIXABLE, distribution, draw
 from bornbiased_jax.model.model import head_path
 from bornbiased_jax.parameters import parameter_table
-from bornbiased_jax.prediction import stack_of
+from bornbiased_jax.prediction import check_room, stack_of
 from bornbiased_jax.theory import preference
 from bornbiased_jax.theory.given_head import NODES, Common, fractions_given_head
 from bornbiased_jax.theory.mean_field import profile
@@ -66,6 +66,7 @@ def top1_given_table(cfg: ModelConfig, seq_len: int, num_inputs: int, seed: int,
     cells = cfg.vocab_size * (2 * cfg.d_model + 6 * NODES)
     hardware.check_memory(8.0 * cells, f"a table of {cfg.vocab_size:,} tokens", "leave --theory out", on_host=True)
     stack = stack_of(cfg, tokens=tokens)
+    check_room(cfg, seq_len)
     try:
         return _top1(cfg, stack, seq_len, num_inputs, seed, tokens)
     except ValueError as error:

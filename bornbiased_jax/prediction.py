@@ -197,6 +197,7 @@ def predict_gradients(cfg: ModelConfig, seq_len: int, num_inputs: int) -> Gradie
             f"theory follows gradients over all pairs of at most {gradients.LARGEST_LENGTH} positions, not "
             f"{seq_len}: ask for shorter sequences"
         )
+    check_room(cfg, seq_len, exact=True)
     described = stack_of(cfg)
     try:
         forward = mean_field.profile(described, seq_len, exact=True)
@@ -233,10 +234,26 @@ def biases_of(cfg: ModelConfig) -> tuple[str, ...]:
     return tuple(row.group for row in table.values() if row.is_matrix and f"{row.module}/bias" in table)
 
 
-def _bytes(cfg: ModelConfig, seq_len: int) -> float:
-    """Count the bytes of theory's largest arrays: node weights, fields between nodes, and by layer at all positions."""
-    nodes = positions.num_nodes(seq_len)
-    return 8.0 * (seq_len * (2 * nodes + 3 * cfg.num_layers) + 6 * cfg.num_layers * nodes**2)
+def check_room(cfg: ModelConfig, seq_len: int, *, exact: bool = False) -> None:
+    """Refuse what memory cannot hold: node weights, positions by layer, and each layer's fields between nodes.
+
+    Args:
+        cfg: the architecture.
+        seq_len: T.
+        exact: a node at every position, as it is with a window.
+
+    Raises:
+        InputError: there is less memory.
+    """
+    # Longer sequences with a window are refused by their length.
+    windowed = cfg.window is not None and cfg.window < seq_len <= positions.LARGEST_EXACT
+    nodes = seq_len if exact or windowed else positions.num_nodes(seq_len)
+    hardware.check_memory(
+        8.0 * (seq_len * (2 * nodes + 3 * cfg.num_layers) + 50 * cfg.num_layers * nodes**2),
+        f"theory for {cfg.num_layers:,} layers at {seq_len:,} positions",
+        "ask for shorter sequences or fewer layers",
+        on_host=True,
+    )
 
 
 def _of_equal_logits(top1: TopFraction, vocab_size: int) -> TopFraction:
@@ -283,12 +300,7 @@ def predict(
         raise InputError(f"seq_len={seq_len!r} is no length: give a whole number of positions")
     check_length(cfg, seq_len)
     check_covered(cfg)
-    hardware.check_memory(
-        _bytes(cfg, seq_len),
-        f"theory for {cfg.num_layers:,} layers at {seq_len:,} positions",
-        "ask for shorter sequences or fewer layers",
-        on_host=True,
-    )
+    check_room(cfg, seq_len)
     described = stack_of(cfg, tokens=tokens)
     try:
         prediction = whole_model.predict(

@@ -10,7 +10,7 @@ from typing import TypedDict
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.limits import check_length
-from bornbiased_jax.prediction import biases_of, check_gradients, head_of, stack_of
+from bornbiased_jax.prediction import biases_of, check_gradients, check_room, head_of, stack_of
 from bornbiased_jax.theory import attention_weights, gradients, mean_field, sublayers
 from bornbiased_jax.theory.mean_field import MeanFieldProfile
 from bornbiased_jax.theory.stack import WRITERS, Stack
@@ -67,6 +67,7 @@ def diagram(cfg: ModelConfig, seq_len: int, num_inputs: int) -> Diagram:
             f"a diagram follows all pairs of at most {gradients.LARGEST_LENGTH} positions, not {seq_len}: ask "
             "for shorter sequences"
         )
+    check_room(cfg.replace(num_layers=max(DEPTHS)), seq_len, exact=True)
     num_layers = min(cfg.num_layers, MOST_LAYERS)
     of_depth = {depth: stack_of(cfg.replace(num_layers=depth)) for depth in DEPTHS}
     base = stack_of(cfg.replace(num_layers=num_layers))

@@ -10,15 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bornbiased_jax import hardware, trainability
 from bornbiased_jax.config import PRESETS, ModelConfig, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import distribution, init_seed
 from bornbiased_jax.parameters import parameter_table
-from bornbiased_jax.prediction import predict, stack_of
+from bornbiased_jax.prediction import check_room, predict, predict_gradients, stack_of
 from bornbiased_jax.probes.inputs import random_tokens
 from bornbiased_jax.probes.run import probe
 from bornbiased_jax.probes.subject import untrained
 from bornbiased_jax.probes.variance import position_moments
+from bornbiased_jax.theory import mean_field
 from tests.tiers import NIGHTLY
 
 TINY = preset("gpt2-tiny")
@@ -187,6 +189,31 @@ def test_wide_models_are_predicted_as_far_as_the_theory_integrates() -> None:
         assert "\n" not in str(caught.value)
     # Normed queries and keys keep it at 1.
     assert predict(TINY.replace(**wide, d_model=65_536, qk_norm=True), 16, tokens=False)
+
+
+def test_room_for_all_positions_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a window, for gradients and for a diagram a node is at every position."""
+    monkeypatch.setattr(hardware, "device_memory", lambda: None)
+    monkeypatch.setattr(hardware, "available_memory", lambda: hardware.GIB)
+    for refused in (
+        lambda: predict(TINY.replace(window=16), 900),
+        lambda: predict_gradients(TINY.replace(num_layers=12), 500, 4),
+        lambda: trainability.diagram(TINY, 500, 4),
+    ):
+        with pytest.raises(InputError, match="positions needs about .* GiB of memory"):
+            refused()
+
+
+def test_asked_room_is_what_theory_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    monkeypatch.setattr(hardware, "check_memory", lambda needed, *_, **__: asked.append(needed))
+    cfg = TINY.replace(window=4)
+    check_room(cfg, 96)
+    tracemalloc.start()
+    kept = mean_field.profile(stack_of(cfg), 96)
+    taken = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert kept.layers and 0.8 * taken < asked[0] < taken
 
 
 @pytest.mark.parametrize("kernel", ["softpick", "clipped"])
