@@ -80,13 +80,13 @@ def _top1(cfg: ModelConfig, stack: Stack, seq_len: int, num_inputs: int, seed: i
     cosine = contraction(mean_field)
     # Head rows of unit variance.
     head = tables[head_path(cfg)]
-    if not head.any():
+    variance = float(mean_field.variance[-1, -1])
+    if not head.any() or variance == 0:
         # Of equal logits the first token's is taken, for every input.
         return Given(1.0, 1.0, 1.0)
     head_VD = head if cfg.tie_embeddings else head.T
     head_VD = head_VD / head_VD.std()
     rho, rho_std = float(np.clip(cosine.mean[-1], 0.0, 1.0)), float(cosine.seed_std[-1])
-    variance = float(mean_field.variance[-1, -1])
     # The part of the last state that all inputs share.
     common_D = np.zeros(cfg.d_model)
     if tokens:
@@ -94,11 +94,11 @@ def _top1(cfg: ModelConfig, stack: Stack, seq_len: int, num_inputs: int, seed: i
     if cfg.positions == "learned":
         common_D = common_D + tables["positions/embedding"][seq_len - 1]
     part = 0.0
-    if cfg.residual and rho > 0 and variance > 0:
+    if cfg.residual and rho > 0:
         part = min(1.0, math.sqrt(float(common_D @ common_D) / cfg.d_model / (rho * variance)))
     # With tied embeddings the last token raises its own logit.
     own_fraction = 0.0
-    if cfg.tie_embeddings and tokens and cfg.residual and variance > 0:
+    if cfg.tie_embeddings and tokens and cfg.residual:
         aligned = math.sqrt(min(stack.embedding_std**2 / variance, 1.0))
         own_fraction = preference.tied_last_token_fraction(rho, cfg.vocab_size, cfg.d_model, aligned)
     fractions = fractions_given_head(

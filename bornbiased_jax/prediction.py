@@ -257,7 +257,7 @@ def check_room(cfg: ModelConfig, seq_len: int, *, exact: bool = False) -> None:
 
 
 def _of_equal_logits(top1: TopFraction, vocab_size: int) -> TopFraction:
-    """Return what is measured of a head of zeros: of equal logits the first token's is taken, for every input."""
+    """Return what is measured where head or states are zeros: of equal logits the first token's is taken always."""
     log10_p = None
     if top1.log10_p_mean is not None:
         log10_p = preference.log10_p_value(top1.num_inputs, top1.num_inputs, vocab_size)
@@ -314,7 +314,8 @@ def predict(
     except ValueError as error:
         raise InputError(f"theory cannot predict this: {error}") from error
     profile, cosine, top1 = prediction.profile, prediction.contraction, prediction.top1
-    if distribution(cfg, parameter_table(cfg)[head_path(cfg)]).constant is not None:
+    head = distribution(cfg, parameter_table(cfg)[head_path(cfg)])
+    if head.constant is not None or profile.variance[-1, -1] == 0:
         top1 = _of_equal_logits(top1, cfg.vocab_size)
     # Standard deviations by position: of aggregated values, and of the residual stream.
     attention = [

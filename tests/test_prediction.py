@@ -13,6 +13,7 @@ import pytest
 from bornbiased_jax import hardware, trainability
 from bornbiased_jax.config import PRESETS, ModelConfig, preset
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.given_table import top1_given_table
 from bornbiased_jax.init import distribution, init_seed
 from bornbiased_jax.parameters import parameter_table
 from bornbiased_jax.prediction import check_room, predict, predict_gradients, stack_of
@@ -251,6 +252,13 @@ def test_equal_logits_are_answered_with_the_first_token(changes: dict) -> None:
     for name in ("log10_p", "log10_p_p10", "log10_p_p90"):
         assert predicted[name] == pytest.approx(measured["preference"]["log10_p"])
     assert predict(cfg, 6)["log10_p"] is None
+
+
+@pytest.mark.parametrize("changes", [{"init": "modded-nanogpt"}, {"init": "rezero", "residual": False}])
+def test_a_head_or_states_of_zeros_give_equal_logits(changes: dict) -> None:
+    cfg = preset("llama-tiny", num_layers=1, d_model=16, num_heads=2, d_ff=32, vocab_size=8, **changes)
+    assert top1_given_table(cfg, 2, 10, 0) == (1.0, 1.0, 1.0)
+    assert predict(cfg, 2, num_inputs=10)["top1_share_mean"] == 1.0
 
 
 def test_random_tokens_need_two_to_choose_from() -> None:
