@@ -206,6 +206,15 @@ def reference(ax: Axes, value: float, name: str, color: str = BASELINE, vertical
     draw(value, color=color, linewidth=1.2, linestyle=(0, (5, 3)), label=name)
 
 
+def left_out(count: int) -> str:
+    """Return what the caption says where there are more curves than colors, one for each; nothing where all are drawn.
+
+    >>> left_out(6), left_out(8)
+    ('', ' The first 6 of 8 curves are drawn.')
+    """
+    return f" The first {len(SERIES)} of {count} curves are drawn." if count > len(SERIES) else ""
+
+
 def count_axis(ax: Axes) -> None:
     """Set the ticks of the horizontal axis at whole numbers: blocks, ranks."""
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))

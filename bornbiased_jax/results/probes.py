@@ -190,7 +190,8 @@ class Preference(_Probe):
 
     def figures(self) -> dict[str, Panel]:
         """Draw the fraction of inputs by the rank of the token, a curve for each of the first six records."""
-        return {"preference": Panel(self.draw(), "Fraction of inputs that get the token of each rank.")}
+        caption = "Fraction of inputs that get the token of each rank." + figures.left_out(len(self.records))
+        return {"preference": Panel(self.draw(), caption)}
 
     def draw(self, ax: Axes | None = None) -> Figure:
         """Draw that figure, into axes if given."""
@@ -270,7 +271,8 @@ class Contraction(_Probe):
 
     def figures(self) -> dict[str, Panel]:
         """Draw the cosine after each block: mean and range over seeds a length; theory dashed, with its interval."""
-        return {"contraction": Panel(self.draw(), "Cosine between last-position states; bands are ranges over seeds.")}
+        caption = "Cosine between last-position states; bands are ranges over seeds."
+        return {"contraction": Panel(self.draw(), caption + figures.left_out(len(self._groups())))}
 
     def draw(self, ax: Axes | None = None) -> Figure:
         """Draw that figure, into axes if given."""

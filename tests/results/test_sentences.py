@@ -218,3 +218,14 @@ def test_status_sentence_counts_remaining_chunks(done, failed, word):
 def test_the_p_of_a_finding_is_written_in_digits_that_say_something():
     texts = [lineage_reports._p(value) for value in (None, 0.0002, 5.7e-88, 1e-300)]
     assert texts == ["", " (p = 0.0002)", " (p = 5.7 × 10⁻⁸⁸)", " (p < 10⁻³⁰⁰)"]
+
+
+@pytest.mark.parametrize("seeds", [6, 7])
+def test_captions_say_which_curves_have_no_color_left(seeds):
+    record = {"seq_len": 4, "ranked_counts": [1], "num_inputs": 2, "top1_id": 0, "uniform_top_count": 1.0}
+    preferred = results.Preference([{**record, "seed": seed} for seed in range(seeds)]).figures()["preference"]
+    contracted = results.Contraction(
+        [{"seq_len": length, "inter_cosine_by_layer": [0.1]} for length in range(seeds)]
+    ).figures()["contraction"]
+    told = [panel.caption.endswith("The first 6 of 7 curves are drawn.") for panel in (preferred, contracted)]
+    assert told == [seeds == 7] * 2
