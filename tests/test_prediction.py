@@ -169,6 +169,7 @@ def test_the_command_takes_less_than_ten_seconds() -> None:
         ({"window": 16}, {"seq_len": 4096}, "window"),
         ({"positions": "learned", "max_seq_len": 8}, {"seq_len": 9}, "max_seq_len"),
         ({"num_layers": 60, "norm": "none", "residual": False}, {"seq_len": 8}, "num_layers"),
+        ({"gated_mlp": True, "init.gate": "zeros"}, {"seq_len": 2}, "gate: its weights are zeros"),
     ],
 )
 def test_bad_input_is_named(changes: dict, arguments: dict, named: str) -> None:

@@ -115,4 +115,7 @@ class Stack:
         gain = self.mlp_width * self.std("down", layer) ** 2
         if not self.gated_mlp:
             return gain
-        return gain * (self.std("up", layer) / self.std("gate", layer)) ** 2
+        gate = self.std("gate", layer)
+        if gate == 0:
+            raise ValueError("gate: its weights are zeros, which leave nothing that kernels could follow; draw them")
+        return gain * (self.std("up", layer) / gate) ** 2
