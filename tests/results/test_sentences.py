@@ -229,3 +229,10 @@ def test_captions_say_which_curves_have_no_color_left(seeds):
     ).figures()["contraction"]
     told = [panel.caption.endswith("The first 6 of 7 curves are drawn.") for panel in (preferred, contracted)]
     assert told == [seeds == 7] * 2
+
+
+@pytest.mark.parametrize(("rate", "position", "could"), [(0.5, 1, True), (0.0, 1, False), (0.5, 3, False)])
+def test_super_neurons_are_no_cause_of_sinks_that_there_are_not(rate, position, could):
+    report = {"sink_rate": {"8": rate}, "num_sequences": 1, "epsilon": 0.25, "position": position}
+    neuron = {"block": 2, "neuron": 7, "super": True}
+    assert any("the cause" in part for part in results.Sinks({**report, "super_neurons": [neuron]}).summary()) == could
