@@ -228,10 +228,8 @@ class Contraction(_Probe):
         for group in longest:
             first, last = ([record["inter_cosine_by_layer"][block] for record in group] for block in (0, -1))
             last_block = len(group[0]["inter_cosine_by_layer"])
-            spans.append(
-                f"from {span(first, 3)} after the first block to {span(last, 3)} after block {last_block} "
-                f"({self._condition(group[0])})"
-            )
+            start = f"from {span(first, 3)} after the first block " if last_block > 1 else ""
+            spans.append(f"{start}to {span(last, 3)} after block {last_block} ({self._condition(group[0])})")
         models = f"of {count(len(longest[0]), 'seed')}" if longest[0][0]["seed"] is not None else "of the model"
         sentences = [
             f"The cosine between last-position states of unrelated inputs {models} goes {among(spans)}; at 0 they "

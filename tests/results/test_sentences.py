@@ -236,3 +236,9 @@ def test_super_neurons_are_no_cause_of_sinks_that_there_are_not(rate, position, 
     report = {"sink_rate": {"8": rate}, "num_sequences": 1, "epsilon": 0.25, "position": position}
     neuron = {"block": 2, "neuron": 7, "super": True}
     assert any("the cause" in part for part in results.Sinks({**report, "super_neurons": [neuron]}).summary()) == could
+
+
+@pytest.mark.parametrize(("cosines", "told"), [([0.1], "goes to 0.100 after block 1"), ([0.1, 0.2], "goes from 0.100")])
+def test_one_block_has_no_way_from_the_first_to_the_last(cosines, told):
+    record = {"seed": 0, "seq_len": 4, "inter_cosine_by_layer": cosines, "log10_p": -9.0}
+    assert told in results.Contraction([record]).summary()[0]
