@@ -86,10 +86,8 @@ def stack_of(cfg: ModelConfig, *, tokens: bool = True) -> Stack:
     }
     if "down" in stds:
         stds["down"] = tuple(factor * std for std in stds["down"])
-    has_gate = cfg.output_gate != "none"
     if cfg.output_gate == "value" and cfg.attention:
-        # It reads the value, not the stream, and comes before the norm of heads, which takes its factor out again.
-        has_gate = not cfg.head_norm
+        # It reads the value, not the stream.
         gate, value = dists["value_gate"], dists["value"]
         stds["output_gate"] = tuple(
             math.sqrt(cfg.key_dim) * gate.measured_std(layer) * value.measured_std(layer)
@@ -123,7 +121,8 @@ def stack_of(cfg: ModelConfig, *, tokens: bool = True) -> Stack:
         sink_logit=cfg.sink_logit != "none",
         positional_scale=cfg.positional_scale,
         head_norm=cfg.head_norm,
-        output_gate=has_gate,
+        output_gate=cfg.output_gate in ("headwise", "elementwise"),
+        value_gate=cfg.output_gate == "value",
         max_seq_len=cfg.max_seq_len,
     )
 

@@ -69,6 +69,8 @@ class Stack:
     head_norm: bool = False
     output_gate: bool = False
     """The aggregated values are multiplied by sigmoid(gate), per head or per element."""
+    value_gate: bool = False
+    """Each value is multiplied by it before values are aggregated."""
     max_seq_len: int = 1024
     """Enters attenuation √(i/max_seq_len) and sigmoid attention's offset ln max_seq_len."""
 
