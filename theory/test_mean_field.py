@@ -295,3 +295,9 @@ def test_a_gate_of_values_acts_before_they_are_aggregated() -> None:
     drawn = np.mean((values / (1 + np.exp(-2 * gates))).mean(axis=0) ** 2)
     # As a gate of the aggregated values it was 5% more.
     assert told == pytest.approx(drawn, rel=0.01)
+
+
+def test_sigmoid_attention_is_followed_until_its_logits_vanish() -> None:
+    """Without a residual they soon do: the variance of a weight is then rounding, on either side of 0."""
+    stack = Stack(num_layers=3, width=16, mlp=False, attention_kernel="sigmoid", residual=False)
+    assert np.all(np.isfinite(profile(stack, 12).layers[-1].within_nn))
