@@ -273,35 +273,6 @@ def predicted_against_measured(ax: Axes, series: Mapping[str, tuple[ArrayLike, A
     legend(ax)
 
 
-@style()
-def qq(ax: Axes, log10_p: ArrayLike) -> None:
-    """Plot sorted p-values [n], as log₁₀, against those of n uniform draws, with their 95% pointwise band.
-
-    The i-th smallest of n uniform draws has a Beta(i, n + 1 − i) distribution. Points above the
-    diagonal are p-values smaller than chance gives.
-    """
-    from scipy.stats import beta  # noqa: PLC0415 (takes a second)
-
-    observed = -np.sort(np.asarray(log10_p, dtype=float))
-    count = len(observed)
-    rank = np.arange(1, count + 1)
-    expected = -np.log10(rank / (count + 1))
-    band = [-np.log10(beta.ppf(level, rank, count + 1 - rank)) for level in (0.975, 0.025)]
-    ax.fill_between(expected, band[0], band[1], color=MUTED, alpha=0.15, linewidth=0)
-    ends = (0.0, float(expected[0]))
-    ax.plot(ends, ends, color=MUTED, linewidth=0.9, linestyle=(0, (5, 3)))
-    ax.plot(
-        expected,
-        observed,
-        linestyle="",
-        marker="o",
-        markersize=3.5,
-        color=MEASURED,
-        rasterized=count > 2000,
-    )
-    label(ax, "−log₁₀ p of uniform draws", "−log₁₀ p observed")
-
-
 class Scale(NamedTuple):
     """The meaning of the colors of a matrix.
 
