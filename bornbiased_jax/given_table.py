@@ -14,14 +14,16 @@ import numpy as np
 
 from bornbiased_jax import hardware, keys
 from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import FIXABLE, distribution, draw
 from bornbiased_jax.model.model import head_path
 from bornbiased_jax.parameters import parameter_table
-from bornbiased_jax.prediction import stack_of
+from bornbiased_jax.prediction import check_room, stack_of
 from bornbiased_jax.theory import preference
 from bornbiased_jax.theory.given_head import NODES, Common, fractions_given_head
 from bornbiased_jax.theory.mean_field import profile
 from bornbiased_jax.theory.predict import contraction, scatter
+from bornbiased_jax.theory.stack import Stack
 
 
 class Given(NamedTuple):
@@ -59,24 +61,32 @@ def top1_given_table(cfg: ModelConfig, seq_len: int, num_inputs: int, seed: int,
         tokens: inputs are uniform random tokens; else Gaussian vectors.
 
     Raises:
-        ValueError: what theory refuses.
-        InputError: the tables do not fit.
+        InputError: what theory refuses, or tables that do not fit.
     """
     cells = cfg.vocab_size * (2 * cfg.d_model + 6 * NODES)
     hardware.check_memory(8.0 * cells, f"a table of {cfg.vocab_size:,} tokens", "leave --theory out", on_host=True)
+    stack = stack_of(cfg, tokens=tokens)
+    check_room(cfg, seq_len)
+    try:
+        return _top1(cfg, stack, seq_len, num_inputs, seed, tokens)
+    except ValueError as error:
+        raise InputError(f"theory cannot predict this: {error}") from error
+
+
+def _top1(cfg: ModelConfig, stack: Stack, seq_len: int, num_inputs: int, seed: int, tokens: bool) -> Given:
     with jax.default_matmul_precision("highest"):
         tables = fixed_tables(cfg, seed)
-    mean_field = profile(stack_of(cfg, tokens=tokens), seq_len)
+    mean_field = profile(stack, seq_len)
     cosine = contraction(mean_field)
     # Head rows of unit variance.
     head = tables[head_path(cfg)]
-    if not head.any():
+    variance = float(mean_field.variance[-1, -1])
+    if not head.any() or variance == 0:
         # Of equal logits the first token's is taken, for every input.
         return Given(1.0, 1.0, 1.0)
     head_VD = head if cfg.tie_embeddings else head.T
     head_VD = head_VD / head_VD.std()
     rho, rho_std = float(np.clip(cosine.mean[-1], 0.0, 1.0)), float(cosine.seed_std[-1])
-    variance = float(mean_field.variance[-1, -1])
     # The part of the last state that all inputs share.
     common_D = np.zeros(cfg.d_model)
     if tokens:
@@ -84,12 +94,12 @@ def top1_given_table(cfg: ModelConfig, seq_len: int, num_inputs: int, seed: int,
     if cfg.positions == "learned":
         common_D = common_D + tables["positions/embedding"][seq_len - 1]
     part = 0.0
-    if cfg.residual and rho > 0 and variance > 0:
+    if cfg.residual and rho > 0:
         part = min(1.0, math.sqrt(float(common_D @ common_D) / cfg.d_model / (rho * variance)))
     # With tied embeddings the last token raises its own logit.
     own_fraction = 0.0
-    if cfg.tie_embeddings and tokens and cfg.residual and variance > 0:
-        aligned = math.sqrt(min(mean_field.stack.embedding_std**2 / variance, 1.0))
+    if cfg.tie_embeddings and tokens and cfg.residual:
+        aligned = math.sqrt(min(stack.embedding_std**2 / variance, 1.0))
         own_fraction = preference.tied_last_token_fraction(rho, cfg.vocab_size, cfg.d_model, aligned)
     fractions = fractions_given_head(
         head_VD, Common(common_D, part), rho, rho_std, scatter(mean_field), num_inputs, own_fraction=own_fraction

@@ -86,10 +86,8 @@ def stack_of(cfg: ModelConfig, *, tokens: bool = True) -> Stack:
     }
     if "down" in stds:
         stds["down"] = tuple(factor * std for std in stds["down"])
-    has_gate = cfg.output_gate != "none"
-    if cfg.output_gate == "value":
-        # It reads the value, not the stream, and comes before the norm of heads, which takes its factor out again.
-        has_gate = not cfg.head_norm
+    if cfg.output_gate == "value" and cfg.attention:
+        # It reads the value, not the stream.
         gate, value = dists["value_gate"], dists["value"]
         stds["output_gate"] = tuple(
             math.sqrt(cfg.key_dim) * gate.measured_std(layer) * value.measured_std(layer)
@@ -123,7 +121,8 @@ def stack_of(cfg: ModelConfig, *, tokens: bool = True) -> Stack:
         sink_logit=cfg.sink_logit != "none",
         positional_scale=cfg.positional_scale,
         head_norm=cfg.head_norm,
-        output_gate=has_gate,
+        output_gate=cfg.output_gate in ("headwise", "elementwise"),
+        value_gate=cfg.output_gate == "value",
         max_seq_len=cfg.max_seq_len,
     )
 
@@ -197,8 +196,10 @@ def predict_gradients(cfg: ModelConfig, seq_len: int, num_inputs: int) -> Gradie
             f"theory follows gradients over all pairs of at most {gradients.LARGEST_LENGTH} positions, not "
             f"{seq_len}: ask for shorter sequences"
         )
+    check_room(cfg, seq_len, exact=True)
+    described = stack_of(cfg)
     try:
-        forward = mean_field.profile(stack_of(cfg), seq_len, exact=True)
+        forward = mean_field.profile(described, seq_len, exact=True)
         norms = gradients.gradients(forward, num_inputs, head_of(cfg), biases_of(cfg), cfg.norm_parameters)
     except ValueError as error:
         raise InputError(f"theory cannot predict this: {error}") from error
@@ -232,14 +233,30 @@ def biases_of(cfg: ModelConfig) -> tuple[str, ...]:
     return tuple(row.group for row in table.values() if row.is_matrix and f"{row.module}/bias" in table)
 
 
-def _bytes(cfg: ModelConfig, seq_len: int) -> float:
-    """Count the bytes of theory's largest arrays: node weights, fields between nodes, and by layer at all positions."""
-    nodes = positions.num_nodes(seq_len)
-    return 8.0 * (seq_len * (2 * nodes + 3 * cfg.num_layers) + 6 * cfg.num_layers * nodes**2)
+def check_room(cfg: ModelConfig, seq_len: int, *, exact: bool = False) -> None:
+    """Refuse what memory cannot hold: node weights, positions by layer, and each layer's fields between nodes.
+
+    Args:
+        cfg: the architecture.
+        seq_len: T.
+        exact: a node at every position, as it is with a window.
+
+    Raises:
+        InputError: there is less memory.
+    """
+    # Longer sequences with a window are refused by their length.
+    windowed = cfg.window is not None and cfg.window < seq_len <= positions.LARGEST_EXACT
+    nodes = seq_len if exact or windowed else positions.num_nodes(seq_len)
+    hardware.check_memory(
+        8.0 * (seq_len * (2 * nodes + 3 * cfg.num_layers) + 50 * cfg.num_layers * nodes**2),
+        f"theory for {cfg.num_layers:,} layers at {seq_len:,} positions",
+        "ask for shorter sequences or fewer layers",
+        on_host=True,
+    )
 
 
 def _of_equal_logits(top1: TopFraction, vocab_size: int) -> TopFraction:
-    """Return what is measured of a head of zeros: of equal logits the first token's is taken, for every input."""
+    """Return what is measured where head or states are zeros: of equal logits the first token's is taken always."""
     log10_p = None
     if top1.log10_p_mean is not None:
         log10_p = preference.log10_p_value(top1.num_inputs, top1.num_inputs, vocab_size)
@@ -282,15 +299,11 @@ def predict(
         raise InputError(f"seq_len={seq_len!r} is no length: give a whole number of positions")
     check_length(cfg, seq_len)
     check_covered(cfg)
-    hardware.check_memory(
-        _bytes(cfg, seq_len),
-        f"theory for {cfg.num_layers:,} layers at {seq_len:,} positions",
-        "ask for shorter sequences or fewer layers",
-        on_host=True,
-    )
+    check_room(cfg, seq_len)
+    described = stack_of(cfg, tokens=tokens)
     try:
         prediction = whole_model.predict(
-            stack_of(cfg, tokens=tokens),
+            described,
             seq_len,
             cfg.vocab_size,
             num_inputs=num_inputs,
@@ -300,14 +313,12 @@ def predict(
     except ValueError as error:
         raise InputError(f"theory cannot predict this: {error}") from error
     profile, cosine, top1 = prediction.profile, prediction.contraction, prediction.top1
-    if distribution(cfg, parameter_table(cfg)[head_path(cfg)]).constant is not None:
+    head = distribution(cfg, parameter_table(cfg)[head_path(cfg)])
+    if head.constant is not None or profile.variance[-1, -1] == 0:
         top1 = _of_equal_logits(top1, cfg.vocab_size)
     # Standard deviations by position: of aggregated values, and of the residual stream.
-    # The first of centered attention is zero up to rounding, on either side.
     attention = [
-        np.sqrt(np.maximum(profile.grid.interpolation_Tn @ s.aggregated_n, 0.0))
-        for s in profile.sublayers
-        if s.kind == "attention"
+        np.sqrt(profile.grid.interpolation_Tn @ s.aggregated_n) for s in profile.sublayers if s.kind == "attention"
     ]
     residual = np.sqrt(profile.variance)
     return {

@@ -10,7 +10,7 @@ from typing import TypedDict
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.limits import check_length
-from bornbiased_jax.prediction import biases_of, check_gradients, head_of, stack_of
+from bornbiased_jax.prediction import biases_of, check_gradients, check_room, head_of, stack_of
 from bornbiased_jax.theory import attention_weights, gradients, mean_field, sublayers
 from bornbiased_jax.theory.mean_field import MeanFieldProfile
 from bornbiased_jax.theory.stack import WRITERS, Stack
@@ -67,6 +67,7 @@ def diagram(cfg: ModelConfig, seq_len: int, num_inputs: int) -> Diagram:
             f"a diagram follows all pairs of at most {gradients.LARGEST_LENGTH} positions, not {seq_len}: ask "
             "for shorter sequences"
         )
+    check_room(cfg.replace(num_layers=max(DEPTHS)), seq_len, exact=True)
     num_layers = min(cfg.num_layers, MOST_LAYERS)
     of_depth = {depth: stack_of(cfg.replace(num_layers=depth)) for depth in DEPTHS}
     base = stack_of(cfg.replace(num_layers=num_layers))
@@ -87,14 +88,19 @@ def diagram(cfg: ModelConfig, seq_len: int, num_inputs: int) -> Diagram:
         return scaled(of_depth[int(depth)], dict.fromkeys(groups, scale))
 
     def at_attention(target: float, strength: float) -> Stack:
+        if base.qk_norm:
+            # Norms undo the scales of queries and keys, and leave logits the standard deviation of their own scale.
+            return scaled(dataclasses.replace(base, logit_scale=target), dict.fromkeys(WRITERS, strength))
         scale = math.sqrt(target / logit_std) if logit_std else 1.0
         return scaled(base, {"query": scale, "key": scale, **dict.fromkeys(WRITERS, strength)})
 
+    is_normed = base.qk_norm or (base.norm != "none" and base.norm_position == "pre")
+    logits = "std of logits" if is_normed else "std of logits for inputs of unit variance"
     strength = "scale of the weights that write to the residual stream"
     return {
         "seq_len": seq_len,
         "depth": _plane(cell, at_depth, ("scale of all weights", SCALES), ("blocks", DEPTHS), None),
-        "attention": _plane(cell, at_attention, ("std of logits", LOGIT_STDS), (strength, SCALES), num_layers),
+        "attention": _plane(cell, at_attention, (logits, LOGIT_STDS), (strength, SCALES), num_layers),
     }
 
 

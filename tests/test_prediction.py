@@ -10,15 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bornbiased_jax import hardware, trainability
 from bornbiased_jax.config import PRESETS, ModelConfig, preset
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.given_table import top1_given_table
 from bornbiased_jax.init import distribution, init_seed
 from bornbiased_jax.parameters import parameter_table
-from bornbiased_jax.prediction import predict, stack_of
+from bornbiased_jax.prediction import check_room, predict, predict_gradients, stack_of
 from bornbiased_jax.probes.inputs import random_tokens
 from bornbiased_jax.probes.run import probe
 from bornbiased_jax.probes.subject import untrained
 from bornbiased_jax.probes.variance import position_moments
+from bornbiased_jax.theory import mean_field
 from tests.tiers import NIGHTLY
 
 TINY = preset("gpt2-tiny")
@@ -166,6 +169,7 @@ def test_the_command_takes_less_than_ten_seconds() -> None:
         ({"window": 16}, {"seq_len": 4096}, "window"),
         ({"positions": "learned", "max_seq_len": 8}, {"seq_len": 9}, "max_seq_len"),
         ({"num_layers": 60, "norm": "none", "residual": False}, {"seq_len": 8}, "num_layers"),
+        ({"gated_mlp": True, "init.gate": "zeros"}, {"seq_len": 2}, "gate: its weights are zeros"),
     ],
 )
 def test_bad_input_is_named(changes: dict, arguments: dict, named: str) -> None:
@@ -187,6 +191,31 @@ def test_wide_models_are_predicted_as_far_as_the_theory_integrates() -> None:
         assert "\n" not in str(caught.value)
     # Normed queries and keys keep it at 1.
     assert predict(TINY.replace(**wide, d_model=65_536, qk_norm=True), 16, tokens=False)
+
+
+def test_room_for_all_positions_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a window, for gradients and for a diagram a node is at every position."""
+    monkeypatch.setattr(hardware, "device_memory", lambda: None)
+    monkeypatch.setattr(hardware, "available_memory", lambda: hardware.GIB)
+    for refused in (
+        lambda: predict(TINY.replace(window=16), 900),
+        lambda: predict_gradients(TINY.replace(num_layers=12), 500, 4),
+        lambda: trainability.diagram(TINY, 500, 4),
+    ):
+        with pytest.raises(InputError, match="positions needs about .* GiB of memory"):
+            refused()
+
+
+def test_asked_room_is_what_theory_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    monkeypatch.setattr(hardware, "check_memory", lambda needed, *_, **__: asked.append(needed))
+    cfg = TINY.replace(window=4)
+    check_room(cfg, 96)
+    tracemalloc.start()
+    kept = mean_field.profile(stack_of(cfg), 96)
+    taken = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert kept.layers and 0.8 * taken < asked[0] < taken
 
 
 @pytest.mark.parametrize("kernel", ["softpick", "clipped"])
@@ -226,6 +255,13 @@ def test_equal_logits_are_answered_with_the_first_token(changes: dict) -> None:
     assert predict(cfg, 6)["log10_p"] is None
 
 
+@pytest.mark.parametrize("changes", [{"init": "modded-nanogpt"}, {"init": "rezero", "residual": False}])
+def test_a_head_or_states_of_zeros_give_equal_logits(changes: dict) -> None:
+    cfg = preset("llama-tiny", num_layers=1, d_model=16, num_heads=2, d_ff=32, vocab_size=8, **changes)
+    assert top1_given_table(cfg, 2, 10, 0) == (1.0, 1.0, 1.0)
+    assert predict(cfg, 2, num_inputs=10)["top1_share_mean"] == 1.0
+
+
 def test_random_tokens_need_two_to_choose_from() -> None:
     with pytest.raises(InputError, match="vocab_size=1: set it to 2 or more"):
         predict(TINY.replace(vocab_size=1), 8)
@@ -246,6 +282,11 @@ def test_a_gate_of_values_reads_the_values(head_norm: bool) -> None:
     ]
     # As a gate that reads the stream, and the norm before it, these were 7% less and a half.
     np.testing.assert_allclose(np.sqrt(np.mean(pooled, axis=0))[0], expected, rtol=0.02)
+
+
+def test_a_gate_of_values_needs_attention() -> None:
+    plain, gated = (stack_of(TINY.replace(attention=False, output_gate=gate)) for gate in ("none", "value"))
+    assert plain.group_stds == gated.group_stds
 
 
 @pytest.mark.parametrize("init", ["gpt2-scaled", "lecun"])

@@ -91,3 +91,15 @@ def test_gradients_that_theory_refuses_are_empty_cells(changes, monkeypatch):
     report = trainability.diagram(cfg, 8, 4)
     for plane in (report["depth"], report["attention"]):
         assert plane["gradient_ratio"] == [[None]] and plane["contraction"][0][0] > 0
+
+
+def test_logits_behind_norms_of_queries_and_keys_are_scaled_themselves(monkeypatch):
+    """Larger queries and keys come out of those norms as they were: all columns were the one of logits of std 1."""
+    for name, values in (("SCALES", (1.0,)), ("DEPTHS", (1,)), ("LOGIT_STDS", (0.1, 2.0))):
+        monkeypatch.setattr(trainability, name, values)
+    plane = trainability.diagram(CFG.replace(num_layers=1, qk_norm=True), 8, 4)["attention"]
+    expected = [row_entropy(8, std**2) / row_entropy(8, 0.0) for std in (0.1, 2.0)]
+    assert plane["entropy"][0] == pytest.approx(expected, rel=0.02) and plane["x"] == "std of logits"
+    # Without a norm before attention its input decides too, which no single scale makes even.
+    plane = trainability.diagram(CFG.replace(num_layers=1, norm="none"), 8, 4)["attention"]
+    assert plane["x"] == "std of logits for inputs of unit variance"

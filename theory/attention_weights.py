@@ -150,7 +150,9 @@ def _sigmoid(stack: Stack, logits_n: Array, rho_nn: Array) -> Weights:
     value = special.expit(np.sqrt(logits_n)[:, None] * z - np.log(stack.max_seq_len))
     mean = value @ w
     boost = (value**2 @ w) / mean**2
-    return Weights(mean, boost, 1.0 + np.sqrt(np.outer(boost - 1.0, boost - 1.0)) * rho_nn)
+    # Of logits that vanish, rounding leaves it on either side of 1.
+    apart = np.sqrt(np.maximum(boost - 1.0, 0.0))
+    return Weights(mean, boost, 1.0 + np.outer(apart, apart) * rho_nn)
 
 
 def common(excess_n: Array, grid: Grid) -> Array:

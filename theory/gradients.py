@@ -137,7 +137,7 @@ def _refuse(stack: Stack, length: int) -> None:
         "a sink logit": stack.sink_logit,
         "a scale by position": stack.positional_scale != "none",
         "norms of heads": stack.head_norm,
-        "an output gate": stack.output_gate,
+        "an output gate": stack.output_gate or stack.value_gate,
         "a parallel block": stack.parallel_residual,
     }
     for reason, is_met in unknown.items():

@@ -69,6 +69,8 @@ class Stack:
     head_norm: bool = False
     output_gate: bool = False
     """The aggregated values are multiplied by sigmoid(gate), per head or per element."""
+    value_gate: bool = False
+    """Each value is multiplied by it before values are aggregated."""
     max_seq_len: int = 1024
     """Enters attenuation √(i/max_seq_len) and sigmoid attention's offset ln max_seq_len."""
 
@@ -115,4 +117,7 @@ class Stack:
         gain = self.mlp_width * self.std("down", layer) ** 2
         if not self.gated_mlp:
             return gain
-        return gain * (self.std("up", layer) / self.std("gate", layer)) ** 2
+        gate = self.std("gate", layer)
+        if gate == 0:
+            raise ValueError("gate: its weights are zeros, which leave nothing that kernels could follow; draw them")
+        return gain * (self.std("up", layer) / gate) ** 2

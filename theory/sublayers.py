@@ -217,22 +217,26 @@ def attend(stack: Stack, layer: int, source: Fields, stream: Fields, grid: Grid,
     shared = attention_weights.common(n.cross_n - np.diag(n.cross_nn), grid)
     # Centered rows sum to 0: what their keys have in common goes, and of the rest what uniform weights would add.
     common, centered = (0.0, 1.0) if stack.attention_kernel == "centred" else (1.0, 0.0)
-    summed = common * (grid.seen_nn @ n.within_nn @ grid.seen_nn.T)
-    more_nn = _clustered(n, rho_within, grid) if weights.is_concentrated else excess_nn
-    within = mean_nn * (summed + excess_nn * (1.0 - centered) + more_nn * (weights.boost_nn - 1.0))
-    variance = np.diag(mean_nn * (summed + excess_nn * (1.0 - centered) + more_nn * (weights.boost_n[:, None] - 1.0)))
-    cross = mean_nn * common * (grid.seen_nn @ n.cross_nn @ grid.seen_nn.T + shared)
+    values = _gated_values(stack, layer, n) if stack.value_gate else n
+    apart_nn = attention_weights.common(values.variance_n - np.diag(values.within_nn), grid)
+    summed = common * (grid.seen_nn @ values.within_nn @ grid.seen_nn.T)
+    more_nn = _clustered(values, rho_within, grid) if weights.is_concentrated else apart_nn
+    within = mean_nn * (summed + apart_nn * (1.0 - centered) + more_nn * (weights.boost_nn - 1.0))
+    variance = np.diag(mean_nn * (summed + apart_nn * (1.0 - centered) + more_nn * (weights.boost_n[:, None] - 1.0)))
+    # The first position of centered attention sees one key: zero, up to rounding on either side.
+    variance = np.maximum(variance, 0.0)
+    at_same = attention_weights.common(values.cross_n - np.diag(values.cross_nn), grid)
+    cross = mean_nn * common * (grid.seen_nn @ values.cross_nn @ grid.seen_nn.T + at_same)
 
     # Through W_V, what follows the aggregation, the gate and W_O.
     value_variance = stack.std("value", layer) ** 2 * stack.width
     after = attention_weights.after_aggregation(stack, value_variance * variance, grid)
-    halved = 1.0
+    halved = 0.5 if stack.output_gate or stack.value_gate else 1.0
     if stack.output_gate:
         std = stack.std("output_gate", layer) * np.sqrt(stack.width * n.variance_n)
         within = within * attention_weights.gate_dual(rho_within, std[:, None], std[None, :])
         cross = cross * attention_weights.gate_dual(rho_cross, std[:, None], std[None, :])
         variance = variance * attention_weights.gate_dual(np.ones_like(std), std, std)
-        halved = 0.5
     factor = np.sqrt(value_variance * stack.query_width) * stack.std("output", layer) * after
     zero_parts, zeros = np.zeros((len(PARTS), *within.shape)), np.zeros_like(variance)
     raw = Fields(variance, within, cross, np.diag(cross).copy(), zero_parts, zeros, zeros).scaled(factor)
@@ -271,6 +275,18 @@ def attend(stack: Stack, layer: int, source: Fields, stream: Fields, grid: Grid,
         bend_nn=zero_parts[0],
         aggregated_n=value_variance * variance * after**2,
         weight_n=weight,
+    )
+
+
+def _gated_values(stack: Stack, layer: int, n: Fields) -> Fields:
+    """Multiply each value by a sigmoid of its own: pairs of different positions keep less of it than a value alone."""
+    std = stack.std("output_gate", layer) * np.sqrt(stack.width * n.variance_n)
+    gate = attention_weights.gate_dual
+    return n._replace(
+        variance_n=n.variance_n * gate(np.ones_like(std), std, std),
+        within_nn=n.within_nn * gate(correlation(n.within_nn, n), std[:, None], std[None, :]),
+        cross_nn=n.cross_nn * gate(correlation(n.cross_nn, n), std[:, None], std[None, :]),
+        cross_n=n.cross_n * gate(correlation(n.cross_n, n), std, std),
     )
 
 

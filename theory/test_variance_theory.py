@@ -11,7 +11,8 @@ from bornbiased_jax import keys
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model import apply, attn0
-from bornbiased_jax.theory import attention, attention_weights, variance
+from bornbiased_jax.theory import attention, attention_weights, mean_field, variance
+from bornbiased_jax.theory.stack import Stack
 from tests.compilation import THOROUGH
 from tests.tiers import nightly_except
 
@@ -412,3 +413,10 @@ def test_gate_std():
 def test_bad_arguments_are_named(call, word):
     with pytest.raises(ValueError, match=rf"^{word}:"):
         call()
+
+
+def test_centered_attention_of_one_key_writes_nothing():
+    """Its variance is a difference of equal numbers, which rounding left below zero: without a residual, no theory."""
+    stack = Stack(num_layers=2, width=16, attention_kernel="centred", residual=False)
+    fields = mean_field.profile(stack, 1)
+    assert [float(layer.variance_n[0]) for layer in fields.layers[1:]] == [0.0, 0.0]

@@ -201,6 +201,8 @@ def _prepare(arguments: dict[str, Any]) -> _Prepared:
             options.note_single_seed(arguments["seeds"])
         models = options.swept_configs(*model)
         options.note_width(*model)
+    if arguments["theory"]:
+        theory.check(arguments["input_spec"], *(cfg for cfg, _ in models))
     return _Prepared(places, store_settings, mesh, seeds, lengths, models)
 
 
@@ -263,10 +265,13 @@ def _probe_checkpoint(
     from bornbiased_jax import parallel
     from bornbiased_jax.checkpoints import open_checkpoint
     from bornbiased_jax.probes.subject import from_weights
+    from bornbiased_jax.results import theory
 
     if options.given("seeds"):
         progress.warn("--seeds has no meaning here: a checkpoint has its weights already")
     checkpoint = open_checkpoint(arguments["checkpoint"], sharding=parallel.shardings(prepared.mesh))
+    if arguments["theory"]:
+        theory.check(arguments["input_spec"], checkpoint.cfg)
     longest = max(prepared.lengths)
     if checkpoint.cfg.positions == "rope" and longest > checkpoint.cfg.max_seq_len:
         progress.warn(

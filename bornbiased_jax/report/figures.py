@@ -206,6 +206,15 @@ def reference(ax: Axes, value: float, name: str, color: str = BASELINE, vertical
     draw(value, color=color, linewidth=1.2, linestyle=(0, (5, 3)), label=name)
 
 
+def left_out(count: int) -> str:
+    """Return what the caption says where there are more curves than colors, one for each; nothing where all are drawn.
+
+    >>> left_out(6), left_out(8)
+    ('', ' The first 6 of 8 curves are drawn.')
+    """
+    return f" The first {len(SERIES)} of {count} curves are drawn." if count > len(SERIES) else ""
+
+
 def count_axis(ax: Axes) -> None:
     """Set the ticks of the horizontal axis at whole numbers: blocks, ranks."""
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -262,35 +271,6 @@ def predicted_against_measured(ax: Axes, series: Mapping[str, tuple[ArrayLike, A
     ax.set(xlim=ends, ylim=ends, aspect="equal")
     label(ax, "predicted", "measured")
     legend(ax)
-
-
-@style()
-def qq(ax: Axes, log10_p: ArrayLike) -> None:
-    """Plot sorted p-values [n], as log₁₀, against those of n uniform draws, with their 95% pointwise band.
-
-    The i-th smallest of n uniform draws has a Beta(i, n + 1 − i) distribution. Points above the
-    diagonal are p-values smaller than chance gives.
-    """
-    from scipy.stats import beta  # noqa: PLC0415 (takes a second)
-
-    observed = -np.sort(np.asarray(log10_p, dtype=float))
-    count = len(observed)
-    rank = np.arange(1, count + 1)
-    expected = -np.log10(rank / (count + 1))
-    band = [-np.log10(beta.ppf(level, rank, count + 1 - rank)) for level in (0.975, 0.025)]
-    ax.fill_between(expected, band[0], band[1], color=MUTED, alpha=0.15, linewidth=0)
-    ends = (0.0, float(expected[0]))
-    ax.plot(ends, ends, color=MUTED, linewidth=0.9, linestyle=(0, (5, 3)))
-    ax.plot(
-        expected,
-        observed,
-        linestyle="",
-        marker="o",
-        markersize=3.5,
-        color=MEASURED,
-        rasterized=count > 2000,
-    )
-    label(ax, "−log₁₀ p of uniform draws", "−log₁₀ p observed")
 
 
 class Scale(NamedTuple):

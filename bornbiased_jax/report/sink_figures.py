@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 from numpy.typing import ArrayLike
 
-from bornbiased_jax.errors import InputError
 from bornbiased_jax.report import figures
 
 
@@ -79,33 +78,6 @@ def top_channels(first_D: ArrayLike, rest_D: ArrayLike, *, block: int, channels:
     log_axis(ax)
     figures.label(ax, "channel", "mean |h|", f"after block {block}")
     ax.legend(frameon=False)
-    return figure
-
-
-def attention_maps(maps: Mapping[str, ArrayLike]) -> Figure:
-    """Draw attention weights [T, T] (query down, key across) side by side, one panel a name.
-
-    Raises:
-        InputError: no map.
-    """
-    if not maps:
-        raise InputError("no attention map to draw: give at least one")
-    # Four side by side would be too small on a page.
-    columns = 2 if len(maps) == 4 else min(len(maps), 3)
-    rows = -(-len(maps) // columns)
-    figure, axes = figures.new(columns, rows, width=2.9 * columns + 0.6, height=2.9 * rows + 0.1)
-    panels = np.atleast_1d(axes).ravel()
-    for ax in panels[len(maps) :]:
-        ax.set_visible(False)
-    for ax, (name, weights) in zip(panels, maps.items(), strict=False):
-        values = np.asarray(weights, dtype=float)
-        # Above the diagonal nothing may attend: left blank.
-        causal = np.where(np.tril(np.ones(values.shape, bool)), values, np.nan)
-        figures.heatmap(ax, causal, scale=figures.Scale(0.0, 1.0))
-        ticks = _ticks(len(values))
-        ax.set_xticks(ticks, [str(tick + 1) for tick in ticks])
-        ax.set_yticks(ticks, [str(tick + 1) for tick in ticks])
-        figures.label(ax, "key position", "query position", name)
     return figure
 
 

@@ -87,7 +87,8 @@ class Prediction(Result):
     def figures(self) -> dict[str, Panel]:
         """Draw the cosine after each block, with the interval over seeds; a curve for each value of a sweep."""
         coverage = f"{100 * self.records[0]['coverage']:.0f}%"
-        return {"prediction": Panel(self.draw(), f"Predicted cosine; bands hold {coverage} of seeds.")}
+        caption = f"Predicted cosine; bands hold {coverage} of seeds." + figures.left_out(len(self.records))
+        return {"prediction": Panel(self.draw(), caption)}
 
     def draw(self, ax: Axes | None = None) -> Figure:
         """Draw that figure, into axes if given."""

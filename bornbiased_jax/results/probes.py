@@ -190,7 +190,8 @@ class Preference(_Probe):
 
     def figures(self) -> dict[str, Panel]:
         """Draw the fraction of inputs by the rank of the token, a curve for each of the first six records."""
-        return {"preference": Panel(self.draw(), "Fraction of inputs that get the token of each rank.")}
+        caption = "Fraction of inputs that get the token of each rank." + figures.left_out(len(self.records))
+        return {"preference": Panel(self.draw(), caption)}
 
     def draw(self, ax: Axes | None = None) -> Figure:
         """Draw that figure, into axes if given."""
@@ -227,10 +228,8 @@ class Contraction(_Probe):
         for group in longest:
             first, last = ([record["inter_cosine_by_layer"][block] for record in group] for block in (0, -1))
             last_block = len(group[0]["inter_cosine_by_layer"])
-            spans.append(
-                f"from {span(first, 3)} after the first block to {span(last, 3)} after block {last_block} "
-                f"({self._condition(group[0])})"
-            )
+            start = f"from {span(first, 3)} after the first block " if last_block > 1 else ""
+            spans.append(f"{start}to {span(last, 3)} after block {last_block} ({self._condition(group[0])})")
         models = f"of {count(len(longest[0]), 'seed')}" if longest[0][0]["seed"] is not None else "of the model"
         sentences = [
             f"The cosine between last-position states of unrelated inputs {models} goes {among(spans)}; at 0 they "
@@ -270,7 +269,8 @@ class Contraction(_Probe):
 
     def figures(self) -> dict[str, Panel]:
         """Draw the cosine after each block: mean and range over seeds a length; theory dashed, with its interval."""
-        return {"contraction": Panel(self.draw(), "Cosine between last-position states; bands are ranges over seeds.")}
+        caption = "Cosine between last-position states; bands are ranges over seeds."
+        return {"contraction": Panel(self.draw(), caption + figures.left_out(len(self._groups())))}
 
     def draw(self, ax: Axes | None = None) -> Figure:
         """Draw that figure, into axes if given."""
@@ -356,7 +356,7 @@ def preference(
     """
     check_config(cfg)
     if theory:
-        check(inputs)
+        check(inputs, cfg)
     probe_inputs = random_inputs(inputs, num_inputs, seq_len, cfg, seed=input_seed)
     records = _of_untrained(cfg, "preference", seeds, probe_inputs, embedding_seed)
     if theory:
@@ -398,7 +398,7 @@ def contraction(
     """
     check_config(cfg)
     if theory:
-        check(inputs)
+        check(inputs, cfg)
     probe_inputs = random_inputs(inputs, num_inputs, seq_len, cfg, seed=input_seed)
     records = _of_untrained(cfg, "contraction", seeds, probe_inputs, embedding_seed)
     if theory:

@@ -80,9 +80,8 @@ class Training(Result):
 
     def figures(self) -> dict[str, Panel]:
         """Draw loss by step, smoothed over raw, of the first six seeds; the loss on text held out as open circles."""
-        return {
-            "loss": Panel(self.draw(), "Loss on training text by step, smoothed over raw; circles: on text held out.")
-        }
+        caption = "Loss on training text by step, smoothed over raw; circles: on text held out."
+        return {"loss": Panel(self.draw(), caption + figures.left_out(len(self.run["seeds"])))}
 
     def draw(self, ax: Axes | None = None) -> Figure:
         """Draw that figure, into axes if given."""

@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.given_table import top1_given_table
-from bornbiased_jax.prediction import predict
+from bornbiased_jax.prediction import predict, stack_of
 from bornbiased_jax.probes.inputs import KINDS
 
 Record = Mapping[str, Any]
@@ -19,14 +19,16 @@ Record = Mapping[str, Any]
 BAND = 0.8
 
 
-def check(input_spec: str) -> None:
+def check(input_spec: str, *cfgs: ModelConfig) -> None:
     """Refuse what theory has no prediction for, before anything is measured.
 
     Raises:
-        InputError: inputs that are not random.
+        InputError: inputs that are not random, or an architecture that theory does not cover.
     """
     if input_spec not in KINDS or not KINDS[input_spec].predicted:
         raise InputError(f"--theory predicts random inputs, not {input_spec}: leave it out, or probe with tokens")
+    for cfg in cfgs:
+        stack_of(cfg, tokens=input_spec == "tokens")
 
 
 class CosineTheory(TypedDict):

@@ -62,6 +62,13 @@ def test_theory_of_a_text_is_refused_before_anything_is_read(capsys):
     assert "--theory predicts random inputs" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("model", [[*SMALL, "--set", "num_experts=2"], ["--checkpoint", "seed:0@mixtral-tiny"]])
+def test_an_architecture_without_theory_is_refused_before_anything_is_measured(model, capsys, monkeypatch):
+    monkeypatch.setattr("bornbiased_jax.probes.run.probe", lambda *_, **__: pytest.fail("it was measured"))
+    assert run(["probe", "preference", *model, "--num-inputs", "60", "--seq-len", "8", "--theory", "--quiet"]) == 2
+    assert "theory does not cover num_experts" in capsys.readouterr().err
+
+
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_a_checkpoints_architecture_is_predicted(tmp_path, capsys):

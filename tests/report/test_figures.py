@@ -15,7 +15,6 @@ DRAW = {
     "reference": lambda ax: figures.reference(ax, 0.2, "baseline", vertical=True),
     "ranked_bars": lambda ax: figures.ranked_bars(ax, [0.1, 0.3, 0.2], labels=[7, 8, 9], baseline=0.05),
     "predicted": lambda ax: figures.predicted_against_measured(ax, {"a": (X, X + 1), "b": ([0.0], [0.0])}),
-    "qq": lambda ax: figures.qq(ax, np.log10(X / 13)),
     "heatmap": lambda ax: figures.heatmap(ax, np.eye(3) - 1, "abc", "def", "z", diverging=True, digits=1),
 }
 
@@ -74,19 +73,6 @@ def test_ranked_bars_fall_and_keep_their_labels():
     figures.ranked_bars(ax, [0.1, 0.3, 0.2], labels=[7, 8, 9])
     assert [bar.get_height() for bar in ax.patches] == [0.3, 0.2, 0.1]
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["8", "9", "7"]
-
-
-def test_qq_puts_uniform_quantiles_on_the_diagonal_inside_the_band():
-    count = 19
-    figure, ax = figures.new()
-    figures.qq(ax, np.log10(np.arange(1, count + 1)[::-1] / (count + 1)))
-    x, y = ax.lines[1].get_data()
-    np.testing.assert_allclose(x, y)
-    # The smallest of 19 uniform draws is Beta(1, 19): its 2.5% and 97.5% points are 1 - (1 - q)^(1/19).
-    band = ax.collections[0].get_paths()[0].vertices
-    ends = band[np.isclose(band[:, 0], -np.log10(1 / (count + 1)))][:, 1]
-    for level in (0.025, 0.975):
-        assert np.isclose(ends, -np.log10(1 - (1 - level) ** (1 / count))).any()
 
 
 def test_diverging_colors_part_at_zero():

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from bornbiased_jax.errors import InputError
 from bornbiased_jax.report import figures, sink_figures
 from bornbiased_jax.results import Sinks
 
@@ -42,15 +41,6 @@ def test_top_channels_are_the_largest_at_the_first_position():
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["1", "3", "2"]
     assert [bar.get_height() for bar in ax.containers[0]] == [50.0, 20.0, 3.0]
     assert ax.get_title(loc="left") == "after block 3"
-
-
-def test_attention_maps_leave_the_future_blank():
-    weights = np.tril(np.full((4, 4), 0.25))
-    figure = sink_figures.attention_maps({"plain": weights, "masked": weights})
-    shown = figure.axes[1].images[0].get_array()
-    assert np.isnan(np.ma.filled(shown, np.nan)[0, 1]) and shown[3, 0] == 0.25
-    with pytest.raises(InputError, match="no attention map"):
-        sink_figures.attention_maps({})
 
 
 def test_sink_rate_by_length_sorts_lengths_and_bands_seeds():

@@ -218,3 +218,27 @@ def test_status_sentence_counts_remaining_chunks(done, failed, word):
 def test_the_p_of_a_finding_is_written_in_digits_that_say_something():
     texts = [lineage_reports._p(value) for value in (None, 0.0002, 5.7e-88, 1e-300)]
     assert texts == ["", " (p = 0.0002)", " (p = 5.7 × 10⁻⁸⁸)", " (p < 10⁻³⁰⁰)"]
+
+
+@pytest.mark.parametrize("seeds", [6, 7])
+def test_captions_say_which_curves_have_no_color_left(seeds):
+    record = {"seq_len": 4, "ranked_counts": [1], "num_inputs": 2, "top1_id": 0, "uniform_top_count": 1.0}
+    preferred = results.Preference([{**record, "seed": seed} for seed in range(seeds)]).figures()["preference"]
+    contracted = results.Contraction(
+        [{"seq_len": length, "inter_cosine_by_layer": [0.1]} for length in range(seeds)]
+    ).figures()["contraction"]
+    told = [panel.caption.endswith("The first 6 of 7 curves are drawn.") for panel in (preferred, contracted)]
+    assert told == [seeds == 7] * 2
+
+
+@pytest.mark.parametrize(("rate", "position", "could"), [(0.5, 1, True), (0.0, 1, False), (0.5, 3, False)])
+def test_super_neurons_are_no_cause_of_sinks_that_there_are_not(rate, position, could):
+    report = {"sink_rate": {"8": rate}, "num_sequences": 1, "epsilon": 0.25, "position": position}
+    neuron = {"block": 2, "neuron": 7, "super": True}
+    assert any("the cause" in part for part in results.Sinks({**report, "super_neurons": [neuron]}).summary()) == could
+
+
+@pytest.mark.parametrize(("cosines", "told"), [([0.1], "goes to 0.100 after block 1"), ([0.1, 0.2], "goes from 0.100")])
+def test_one_block_has_no_way_from_the_first_to_the_last(cosines, told):
+    record = {"seed": 0, "seq_len": 4, "inter_cosine_by_layer": cosines, "log10_p": -9.0}
+    assert told in results.Contraction([record]).summary()[0]
