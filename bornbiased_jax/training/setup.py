@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -116,8 +117,10 @@ def load_data(config: PretrainConfig, tokenizer: Tokenizer | None = None) -> Dat
         InputError: the source or the tokenizer is missing or corrupted, or does not fit the model.
     """
     folder = output_folder(config)
-    # The run's own tokenizer, else the one named, else the one of the weights to begin with.
-    stored = tokenizer_file(folder)
+    # The run's own tokenizer, else the one named, else the one of the weights to begin with. Without a record of the
+    # run what lies there is that of a call which was killed.
+    has_record = (folder / RUN_FILE).exists()
+    stored = tokenizer_file(folder) if has_record else None
     if stored:
         tokenizer = load_tokenizer(stored)
     elif tokenizer is None or config.tokenizer is not None:
@@ -140,7 +143,7 @@ def load_data(config: PretrainConfig, tokenizer: Tokenizer | None = None) -> Dat
         folder=config.token_cache,
         validation_fraction=config.validation_fraction,
         processes=config.processes,
-        tokens_digest=read_run(folder)["tokens_digest"] if (folder / RUN_FILE).exists() else None,
+        tokens_digest=read_run(folder)["tokens_digest"] if has_record else None,
         quiet=config.quiet or jax.process_index() > 0,
     )
     parallel.agree(dataset.digest, "data")
@@ -200,8 +203,10 @@ def claim_folder(config: PretrainConfig, data: Data, steps: int, initial: Params
         if is_new:
             io.check_writable(folder / RUN_FILE)
             Folder(folder, MAKER).claim()
+            # A call that was killed before its record may have left those of another run.
+            shutil.rmtree(folder / TOKENIZER, ignore_errors=True)
             data.tokenizer.save(folder / TOKENIZER)
-        if config.adapter is not None and initial is not None and not (folder / BASE).exists():
+        if config.adapter is not None and initial is not None and (is_new or not (folder / BASE).exists()):
             save_frozen(folder, initial)
         # The record comes last, so that it means a complete folder.
         if is_new:
