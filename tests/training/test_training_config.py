@@ -2,11 +2,12 @@
 
 import pytest
 
+from bornbiased_jax import io
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.adapters import lora
 from bornbiased_jax.training.config import PretrainConfig, changed_field, from_schedule
-from bornbiased_jax.training.initial import check_architecture
+from bornbiased_jax.training.initial import check_architecture, initial_references
 
 CFG = preset("llama-tiny")
 
@@ -96,3 +97,13 @@ def test_run_of_an_older_version_has_the_defaults_of_newer_fields():
     assert changed_field(before, config(csv=True).to_dict()) is None
     assert changed_field(before, config(optimizer="muon").to_dict()) == "optimizer"
     assert changed_field(before, config(schedule="wsd").to_dict()) == "schedule"
+
+
+@pytest.mark.parametrize("step", ["", ",step=0"])
+def test_a_run_whose_name_has_an_at_sign_hands_on_its_seeds(tmp_path, step):
+    folder = tmp_path / "lr@1e-3"
+    settings = config(out=str(folder), seeds=(42, 7)).to_dict()
+    record = {"config": settings, "steps": 1, "tokens_digest": "", "initial_digest": None}
+    io.write_json(folder / "run.json", record)
+    reference = f"{folder}@{step[1:]}" if step else str(folder)
+    assert initial_references(reference, (7, 42)) == [f"{folder}@seed={seed}{step}" for seed in (7, 42)]
