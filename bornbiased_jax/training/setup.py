@@ -58,6 +58,11 @@ def check_folder(config: PretrainConfig) -> None:
         raise InputError(f"cannot write {folder}: {existing} is a file; choose another place")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise InputError(f"cannot write {folder}: {os.strerror(errno.EACCES)}; choose another place")
+    # What a run writes into the folder of its text would be text of the same run when it resumes.
+    source = io.user_path(config.data).resolve()
+    below = folder.relative_to(source).parts if source.is_dir() and folder.is_relative_to(source) else None
+    if below is not None and not any(part.startswith(".") for part in below):
+        raise InputError(f"{folder} lies in {config.data}, whose files are the text: name another --out, outside of it")
     # A run that is there must be this one, but for fields that may change.
     if (folder / RUN_FILE).exists():
         before, now = with_defaults(read_run(folder)["config"]), config.to_dict()

@@ -8,6 +8,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.adapters import lora
 from bornbiased_jax.training.config import PretrainConfig, changed_field, from_schedule
 from bornbiased_jax.training.initial import check_architecture, initial_references
+from bornbiased_jax.training.setup import check_folder
 
 CFG = preset("llama-tiny")
 
@@ -107,3 +108,12 @@ def test_a_run_whose_name_has_an_at_sign_hands_on_its_seeds(tmp_path, step):
     io.write_json(folder / "run.json", record)
     reference = f"{folder}@{step[1:]}" if step else str(folder)
     assert initial_references(reference, (7, 42)) == [f"{folder}@seed={seed}{step}" for seed in (7, 42)]
+
+
+def test_a_run_in_the_folder_of_its_text_is_refused(tmp_path):
+    """Its metrics would be text when it resumes; those in hidden folders are none."""
+    (tmp_path / "story.txt").write_text("the bird and the river")
+    with pytest.raises(InputError, match="whose files are the text: name another --out"):
+        check_folder(config(data=str(tmp_path), out=str(tmp_path / "runs" / "a")))
+    for data, out in ((tmp_path, ".runs/a"), (tmp_path / "story.txt", "runs/a"), (tmp_path / "other", "runs/a")):
+        check_folder(config(data=str(data), out=str(tmp_path / out)))
