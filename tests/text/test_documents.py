@@ -112,6 +112,18 @@ def test_hugging_face_data_sets_stream_by_name(monkeypatch):
         list(read_documents("hf:name", field="body"))
 
 
+def test_a_data_set_that_breaks_off_is_named(monkeypatch):
+    def load_dataset(*_arguments, **_options):
+        yield {"text": "a"}
+        raise ConnectionError("server disconnected")
+
+    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
+    reader = read_documents("hf:owner/name")
+    assert next(reader) == "a"
+    with pytest.raises(InputError, match="hf:owner/name cannot be loaded: server disconnected .check the connection"):
+        next(reader)
+
+
 def test_end_of_text_separates(tmp_path, monkeypatch):
     # Small blocks, so that separators and letters of several bytes lie across their borders.
     monkeypatch.setattr(documents, "_BLOCK", 7)
