@@ -204,6 +204,7 @@ def claim_folder(config: PretrainConfig, data: Data, steps: int, initial: Params
     is_new = not (folder / RUN_FILE).exists()
     if not is_new:
         _check_same(config, folder, digests)
+        _compare_order_of_sums(folder, read_run(folder), _parts_at_once(config, devices))
     if jax.process_index() == 0:
         if is_new:
             io.check_writable(folder / RUN_FILE)
@@ -240,7 +241,6 @@ def _check_same(config: PretrainConfig, folder: Path, digests: Mapping[str, str 
                 f"{folder} holds a run whose {field} had other content than {getattr(config, field)} has now: "
                 "restore it, or name another --out"
             )
-    _compare_versions(folder, before)
 
 
 def _extend(folder: Path, steps: int) -> None:
@@ -262,20 +262,27 @@ def _facts(config: PretrainConfig, data: Data, devices: int) -> dict[str, object
         precision=config.dtype,
         data=source,
         unrolled_blocks=unrolled_blocks(config.model, config.remat),
-        lanes=cpu_shards_for(config.model, config.batch_size) if devices == 1 else 1,
+        lanes=_parts_at_once(config, devices),
     )
     return {**counts, "provenance": provenance}
 
 
-def _compare_versions(folder: Path, run: RunRecord) -> None:
-    """Warn where a run resumes with other versions than it began with: the last digits may differ then."""
+def _parts_at_once(config: PretrainConfig, devices: int) -> int:
+    return cpu_shards_for(config.model, config.batch_size) if devices == 1 else 1
+
+
+def _compare_order_of_sums(folder: Path, run: RunRecord, parts: int) -> None:
+    """Warn where a run resumes with other versions or cores than it began with: the last digits may differ then."""
     if jax.process_index() > 0:
         return
-    before, now = run.get("provenance", {}).get("versions", {}), record.library_versions()
+    provenance = run.get("provenance", {})
+    before, now = provenance.get("versions", {}), record.library_versions()
     differing = [name for name in ("jax", "jaxlib", "optax") if name in before and before[name] != now[name]]
-    if differing:
-        changes = ", ".join(f"{name} {now[name]} instead of {before[name]}" for name in differing)
-        progress.warn(f"{folder} resumes with {changes}: losses may differ in their last digits")
+    changes = [f"{name} {now[name]} instead of {before[name]}" for name in differing]
+    if provenance.get("lanes", parts) != parts:
+        changes.append(f"a batch in {parts} parts at once, one a core, instead of {provenance['lanes']}")
+    if changes:
+        progress.warn(f"{folder} resumes with {', '.join(changes)}: losses may differ in their last digits")
 
 
 def _field(config: Mapping[str, object], name: str) -> object:

@@ -6,9 +6,11 @@ from bornbiased_jax import io
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.adapters import lora
+from bornbiased_jax.training import setup
 from bornbiased_jax.training.config import PretrainConfig, changed_field, from_schedule
 from bornbiased_jax.training.initial import check_architecture, initial_references
 from bornbiased_jax.training.setup import check_folder
+from tests.training.small_run import make
 
 CFG = preset("llama-tiny")
 
@@ -117,3 +119,13 @@ def test_a_run_in_the_folder_of_its_text_is_refused(tmp_path):
         check_folder(config(data=str(tmp_path), out=str(tmp_path / "runs" / "a")))
     for data, out in ((tmp_path, ".runs/a"), (tmp_path / "story.txt", "runs/a"), (tmp_path / "other", "runs/a")):
         check_folder(config(data=str(data), out=str(tmp_path / out)))
+
+
+def test_a_resume_on_another_number_of_cores_is_told(place, monkeypatch, capsys):
+    run = make(place, "cores")
+    data = setup.load_data(run)
+    for parts in (2, 2, 4):
+        assert "resumes with" not in capsys.readouterr().err
+        monkeypatch.setattr(setup, "cpu_shards_for", lambda *_sizes, parts=parts: parts)
+        setup.claim_folder(run, data, 6, None)
+    assert "resumes with a batch in 4 parts at once, one a core, instead of 2" in capsys.readouterr().err
