@@ -22,7 +22,7 @@ from bornbiased_jax.model.memory import check_forward
 from bornbiased_jax.model.model import ForwardOptions, head_path
 from bornbiased_jax.model.streaming import Reading, Weights, check_overflow, forward_batches
 from bornbiased_jax.parameters import Params
-from bornbiased_jax.text.documents import read_documents
+from bornbiased_jax.text.documents import read_documents, source_digest
 from bornbiased_jax.text.protocol import Tokenizer
 from bornbiased_jax.text.tokenizers import encode_documents
 
@@ -204,15 +204,16 @@ def is_training_text(checkpoint: Checkpoint, source: str | Path) -> bool | None:
     folder = checkpoint.info.get("run")
     if folder is None:
         return None
-    data = read_run(folder)["config"]["data"]
-    if str(source) == data:
-        return True
+    record = read_run(folder)
+    data = record["config"]["data"]
     if ":" in data or ":" in str(source):
         are_builtin = data.startswith("builtin:") and str(source).startswith("builtin:")
-        return False if are_builtin else None
+        return True if str(source) == data else False if are_builtin else None
     files = [io.user_path(place).resolve() for place in (data, source)]
     is_same = files[0] == files[1] or (all(file.is_file() for file in files) and len(set(map(io.sha256, files))) == 1)
-    return True if is_same else None
+    # In another folder, or later, another text may have the name.
+    digest = record.get("provenance", {}).get("data", {}).get("source_digest")
+    return True if is_same and (digest is None or source_digest(data) == digest) else None
 
 
 def cut(ids: Iterable[np.ndarray], num_sequences: int, context: int) -> np.ndarray:

@@ -19,6 +19,7 @@ from bornbiased_jax.init import init_seed
 from bornbiased_jax.model import apply
 from bornbiased_jax.text.bpe import from_json
 from bornbiased_jax.text.byte_level import ByteTokenizer
+from bornbiased_jax.text.documents import source_digest
 from bornbiased_jax.text.tokenizers import default_tokenizer, encode_documents
 
 BYTES = ByteTokenizer()
@@ -157,6 +158,17 @@ def test_training_text_is_known_by_name_or_content(data, source, same, monkeypat
     monkeypatch.setattr(perplexity, "read_run", lambda folder: {"config": {"data": data}})
     assert perplexity.is_training_text(with_info(initial, {"run": "runs/a"}), source) is same
     assert perplexity.is_training_text(initial, source) is None
+
+
+def test_another_text_of_the_name_is_no_training_text(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("one")
+    record = {"config": {"data": "a.txt"}, "provenance": {"data": {"source_digest": source_digest("a.txt")}}}
+    monkeypatch.setattr(perplexity, "read_run", lambda folder: record)
+    trained = with_info(open_checkpoint("seed:0@gpt2-tiny"), {"run": "runs/a"})
+    assert perplexity.is_training_text(trained, "a.txt") is True
+    (tmp_path / "a.txt").write_text("two")
+    assert perplexity.is_training_text(trained, "a.txt") is None
 
 
 @pytest.mark.parametrize(
