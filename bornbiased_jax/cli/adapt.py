@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -115,7 +116,9 @@ def _adapter(arguments: Mapping[str, Any]) -> Adapter | None:
     # A budget of parameters sets the rank or the length.
     if options.given("rank") or options.given("prefix_length"):
         raise InputError("--budget chooses the rank or the length of the prefix: leave those out")
-    return _within(adapter, budget, _architecture(arguments["checkpoint"]))
+    fitted = _within(adapter, budget, _architecture(arguments["checkpoint"]))
+    # An α that was given is not to follow the rank.
+    return fitted if arguments["alpha"] is None else dataclasses.replace(fitted, alpha=adapter.alpha)
 
 
 def _architecture(checkpoint: str) -> ModelConfig:

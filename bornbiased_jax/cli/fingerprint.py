@@ -223,6 +223,7 @@ def _store_outputs(
     """Run the model on the probe inputs, and write its last outputs."""
     from bornbiased_jax import io, parallel
     from bornbiased_jax.checkpoints import open_checkpoint
+    from bornbiased_jax.executors import local
     from bornbiased_jax.lineage.output_fingerprint import save_outputs
     from bornbiased_jax.lineage.outputs import OutputOptions
     from bornbiased_jax.lineage.probe_inputs import ProbeInputs, read_outputs
@@ -240,7 +241,12 @@ def _store_outputs(
     if place is not None and options.given("storage"):
         raise InputError("--stream holds two blocks at a time, as float32: leave --storage out")
     held = {} if storage == STORAGES[0] else {"dtype": storage}
-    chosen = {name: arguments.pop(name) for name in ("file", "ignore_fields")}
+    chosen = {name: arguments.pop(name) for name in _OF_BOTH}
+    if store_settings["engine"] is not local and any(chosen.values()):
+        raise InputError(
+            "--file and --ignore-field say how this process opens the model, and others open it by its name alone: "
+            "leave --engine out"
+        )
     opened = open_checkpoint(checkpoint, scratch=place, sharding=parallel.shardings(mesh), **chosen, **held)
     outputs = read_outputs(
         opened, ProbeInputs(**arguments).fitted(opened.config), OutputOptions(layer=layer, mesh=mesh), **store_settings

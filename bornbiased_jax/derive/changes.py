@@ -27,10 +27,12 @@ class ChangeContext:
     Attributes:
         seed: of what is drawn by changes that name no seed of their own (noise).
         used_ids: token ids that are in use, of the model that changes began with; None where nobody knows.
+        repeats: how many changes of the same kind were made before, each of which draws anew.
     """
 
     seed: int = 0
     used_ids: np.ndarray | None = None
+    repeats: int = 0
 
     def is_used(self, cfg: ModelConfig) -> np.ndarray:
         """Tell whether each token id is in use: [V]. Without knowledge the last tenth of the ids counts as unused."""
@@ -286,7 +288,10 @@ KINDS: dict[str, ChangeKind] = {
         "Gaussian noise of so many standard deviations on every matrix",
         False,
         _number(0.0, math.inf),
-        lambda model, strength, context: (model[0], damage.add_noise(model[1], strength, seed=context.seed)),
+        lambda model, strength, context: (
+            model[0],
+            damage.add_noise(model[1], strength, seed=context.seed, repeats=context.repeats),
+        ),
     ),
     "prune": ChangeKind(
         "prune:0.5",

@@ -22,11 +22,14 @@ Model = tuple[ModelConfig, Params]
 _PARALLEL = 1e-4
 
 
-def add_noise(params: Params, strength: float, *, seed: int) -> Params:
-    """Add Gaussian noise of ``strength`` times the standard deviation of each matrix, block by block."""
+def add_noise(params: Params, strength: float, *, seed: int, repeats: int = 0) -> Params:
+    """Add Gaussian noise of ``strength`` times the standard deviation of each matrix, block by block.
+
+    After so many ``repeats`` with a seed it is another draw.
+    """
     flat = _copy(params)
     for path in _matrices(flat):
-        draws = np.random.default_rng([seed, keys.stable_hash(path)])
+        draws = np.random.default_rng([seed, keys.stable_hash(path), *([repeats] if repeats else [])])
         for matrix in _by_matrix(path, flat[path]):
             matrix += strength * matrix.std() * draws.standard_normal(matrix.shape, np.float32)
     return unflatten(flat)

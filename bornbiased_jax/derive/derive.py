@@ -70,7 +70,8 @@ def derive(parent: str | Path, changes: Sequence[Change], context: ChangeContext
     del checkpoint
     # The function must stay for the ids that every change preserves.
     is_preserved_V = np.ones(model[0].vocab_size, bool)
-    for change in changes:
+    for number, change in enumerate(changes):
+        context = dataclasses.replace(context, repeats=sum(other.kind is change.kind for other in changes[:number]))
         shared = min(len(is_preserved_V), model[0].vocab_size)
         if change.kind.preserves:
             # Ids appended by an earlier change are none of the parent's.

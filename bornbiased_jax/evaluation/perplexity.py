@@ -22,7 +22,7 @@ from bornbiased_jax.model.memory import check_forward
 from bornbiased_jax.model.model import ForwardOptions, head_path
 from bornbiased_jax.model.streaming import Reading, Weights, check_overflow, forward_batches
 from bornbiased_jax.parameters import Params
-from bornbiased_jax.text.documents import read_documents
+from bornbiased_jax.text.documents import read_documents, source_digest
 from bornbiased_jax.text.protocol import Tokenizer
 from bornbiased_jax.text.tokenizers import encode_documents
 
@@ -118,8 +118,11 @@ def evaluate(
     size = min(batch_size, len(first))
     reading = Reading(finish=_score, needs=(head_path(cfg),), inputs=_inputs)
     options = ForwardOptions(dtype=np.float32, unroll=unrolled_blocks(cfg))
+    # Not by decoding: where pieces begin with a space, decoders strip that of the first.
+    size_V = np.array([len(piece or b"") for piece in tokenizer.token_bytes()])
+    if tokenizer.eos_id is not None:
+        size_V[tokenizer.eos_id] = 0
     nats, count, num_bytes, scored = 0.0, 0, 0, 0
-    open_ids: list[int] = []
     with progress.bar(total, "evaluating", unit="sequences", quiet=quiet) as advance:
         for piece_NT in chain([first], pieces):
             check_tokens(piece_NT, cfg.vocab_size)
@@ -128,11 +131,8 @@ def evaluate(
             for rows, (part_nats, tokens) in zip(parts, computed, strict=True):
                 nats, count = nats + float(part_nats), count + int(tokens)
                 advance(int((rows[:, 0] >= 0).sum()))
-            # Bytes of the predicted tokens; ids that may begin a character wait for the next piece.
-            piece_bytes, open_ids = _bytes(tokenizer, [*open_ids, *_in_text(tokenizer, piece_NT)])
-            num_bytes += piece_bytes - _first_bytes(tokenizer, piece_NT)
+            num_bytes += int(size_V[piece_NT[:, 1:]].sum())
             scored += len(piece_NT)
-    num_bytes += len(tokenizer.decode(open_ids).encode())
     loss = nats / count
     return {
         "perplexity": math.exp(loss) if loss < 700 else None,
@@ -204,15 +204,16 @@ def is_training_text(checkpoint: Checkpoint, source: str | Path) -> bool | None:
     folder = checkpoint.info.get("run")
     if folder is None:
         return None
-    data = read_run(folder)["config"]["data"]
-    if str(source) == data:
-        return True
+    record = read_run(folder)
+    data = record["config"]["data"]
     if ":" in data or ":" in str(source):
         are_builtin = data.startswith("builtin:") and str(source).startswith("builtin:")
-        return False if are_builtin else None
+        return True if str(source) == data else False if are_builtin else None
     files = [io.user_path(place).resolve() for place in (data, source)]
     is_same = files[0] == files[1] or (all(file.is_file() for file in files) and len(set(map(io.sha256, files))) == 1)
-    return True if is_same else None
+    # In another folder, or later, another text may have the name.
+    digest = record.get("provenance", {}).get("data", {}).get("source_digest")
+    return True if is_same and (digest is None or source_digest(data) == digest) else None
 
 
 def cut(ids: Iterable[np.ndarray], num_sequences: int, context: int) -> np.ndarray:
@@ -267,28 +268,3 @@ def _batches(sequences_NT: np.ndarray, size: int) -> Iterator[np.ndarray]:
         rows = sequences_NT[start : start + size]
         missing = np.full((size - len(rows), rows.shape[1]), -1, rows.dtype)
         yield np.concatenate([rows, missing])
-
-
-def _in_text(tokenizer: Tokenizer, sequences_NT: np.ndarray) -> list[int]:
-    return [int(token) for token in sequences_NT.ravel() if token != tokenizer.eos_id]
-
-
-def _bytes(tokenizer: Tokenizer, ids: list[int]) -> tuple[int, list[int]]:
-    """Count UTF-8 bytes of a piece of text less ids at its end that may begin a character; return these ids too."""
-    # A character has four bytes at the most, so that three ids may lack the rest of one.
-    for back in range(min(4, len(ids))):
-        text = tokenizer.decode(ids[: len(ids) - back])
-        if not text.endswith("\ufffd"):
-            return len(text.encode()), ids[len(ids) - back :]
-    return len(tokenizer.decode(ids).encode()), []
-
-
-def _first_bytes(tokenizer: Tokenizer, sequences_NT: np.ndarray) -> int:
-    """Count bytes of the first ids of all sequences."""
-    total = 0
-    for token in sequences_NT[:, 0]:
-        if token != tokenizer.eos_id:
-            text = tokenizer.decode([int(token)])
-            # The replacement character takes three bytes and stands for one here.
-            total += len(text.encode()) - 2 * text.count("\ufffd")
-    return total

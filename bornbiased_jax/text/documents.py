@@ -206,9 +206,11 @@ def _running_text(path: Path, most: int) -> str:
 def _joined(texts: Iterable[str], most: int, separator: str) -> str:
     """Join texts, reading no more of them than ``most`` characters need."""
     parts: list[str] = []
+    size = 0
     for text in texts:
         parts.append(text)
-        if sum(map(len, parts)) >= most:
+        size += len(text)
+        if size >= most:
             break
     return separator.join(parts)[:most]
 

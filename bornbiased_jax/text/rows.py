@@ -74,7 +74,8 @@ def hugging_face(name: str, field: str) -> Iterator[str]:
     """Stream the field of each row of a Hugging Face data set: ``NAME``, ``NAME,CONFIG`` or either with ``@SPLIT``.
 
     Raises:
-        InputError: the library is absent, the data set cannot be loaded, or (while reading) a row lacks the field.
+        InputError: the library is absent, the data set cannot be loaded, or (while reading) it breaks off, or a row
+            lacks the field.
     """
     named = f"{hub.PREFIX}{name}"
     datasets = hub.library("datasets", "hf", named, "a Hugging Face data set")
@@ -84,5 +85,15 @@ def hugging_face(name: str, field: str) -> Iterator[str]:
         raise InputError("hf: needs the name of a data set, as in hf:NAME or hf:NAME,CONFIG@SPLIT")
     with hub.asking(named):
         rows = iter(datasets.load_dataset(name, configuration or None, split=split or "train", streaming=True))
-    texts = (_field(row, field, f"hf:{name}, row {number}") for number, row in enumerate(rows, start=1))
+    texts = (_field(row, field, f"hf:{name}, row {number}") for number, row in enumerate(_asked(rows, named), start=1))
     return filter(str.strip, texts)
+
+
+def _asked(rows: Iterator[object], named: str) -> Iterator[object]:
+    """Yield rows, each of which may be fetched only now."""
+    while True:
+        with hub.asking(named):
+            row = next(rows, None)
+        if row is None:
+            return
+        yield row

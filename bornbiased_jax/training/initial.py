@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from bornbiased_jax import io
 from bornbiased_jax.checkpoints import open_checkpoint
-from bornbiased_jax.checkpoints.formats.run import RUN_FILE, read_run
+from bornbiased_jax.checkpoints.formats.run import read_run
+from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import parameter_shapes
@@ -49,17 +49,17 @@ def initial_references(reference: str, seeds: Sequence[int]) -> list[str]:
     Raises:
         InputError: one model for several seeds.
     """
-    path, _, rest = reference.partition("@")
-    run = io.user_path(path)
-    references = [reference]
-    if (run / RUN_FILE).is_file() and "seed=" not in rest and set(seeds) <= set(read_run(run)["config"]["seeds"]):
-        references = [f"{path}@seed={seed}" + (f",{rest}" if rest else "") for seed in seeds]
-    elif len(seeds) > 1:
+    run = parse_ref(reference)
+    folder = run.path if run.kind == "run" and run.seed is None else None
+    if folder is not None and set(seeds) <= set(read_run(folder)["config"]["seeds"]):
+        step = "" if run.step is None else f",step={run.step}"
+        return [f"{folder}@seed={seed}{step}" for seed in seeds]
+    if len(seeds) > 1:
         raise InputError(
             f"--init-from {reference} is one model for {len(seeds)} seeds, which would stay copies of each other: give "
             "one seed, or a run that has these seeds"
         )
-    return references
+    return [reference]
 
 
 def check_initial(config: PretrainConfig, initial: Sequence[Initial] | None) -> Params | None:

@@ -267,6 +267,22 @@ def resumed_loggers(folder: Path, config: PretrainConfig, first: int) -> list[Lo
     return loggers
 
 
+def write_finished(folder: Path, config: PretrainConfig) -> None:
+    """Write what a run was finished without and is asked for now, from its lines.
+
+    Raises:
+        InputError: the files cannot be written.
+    """
+    lines = read_metrics(folder)
+    if config.csv:
+        csv_logger(folder, config.seeds, lines).close()
+    if config.tensorboard and not (folder / EVENTS).exists():
+        with io.writing(folder / EVENTS):
+            TensorBoardLogger(folder, lines).close()
+    if config.wandb:
+        progress.warn(f"{folder} is a finished run: nothing more is logged to Weights & Biases")
+
+
 class MetricsLog:
     """The hook that brings the numbers of each step to the host, checks them and hands lines to the loggers.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -57,6 +58,11 @@ def check_folder(config: PretrainConfig) -> None:
         raise InputError(f"cannot write {folder}: {existing} is a file; choose another place")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise InputError(f"cannot write {folder}: {os.strerror(errno.EACCES)}; choose another place")
+    # What a run writes into the folder of its text would be text of the same run when it resumes.
+    source = io.user_path(config.data).resolve()
+    below = folder.relative_to(source).parts if source.is_dir() and folder.is_relative_to(source) else None
+    if below is not None and not any(part.startswith(".") for part in below):
+        raise InputError(f"{folder} lies in {config.data}, whose files are the text: name another --out, outside of it")
     # A run that is there must be this one, but for fields that may change.
     if (folder / RUN_FILE).exists():
         before, now = with_defaults(read_run(folder)["config"]), config.to_dict()
@@ -116,8 +122,10 @@ def load_data(config: PretrainConfig, tokenizer: Tokenizer | None = None) -> Dat
         InputError: the source or the tokenizer is missing or corrupted, or does not fit the model.
     """
     folder = output_folder(config)
-    # The run's own tokenizer, else the one named, else the one of the weights to begin with.
-    stored = tokenizer_file(folder)
+    # The run's own tokenizer, else the one named, else the one of the weights to begin with. Without a record of the
+    # run what lies there is that of a call which was killed.
+    has_record = (folder / RUN_FILE).exists()
+    stored = tokenizer_file(folder) if has_record else None
     if stored:
         tokenizer = load_tokenizer(stored)
     elif tokenizer is None or config.tokenizer is not None:
@@ -140,7 +148,7 @@ def load_data(config: PretrainConfig, tokenizer: Tokenizer | None = None) -> Dat
         folder=config.token_cache,
         validation_fraction=config.validation_fraction,
         processes=config.processes,
-        tokens_digest=read_run(folder)["tokens_digest"] if (folder / RUN_FILE).exists() else None,
+        tokens_digest=read_run(folder)["tokens_digest"] if has_record else None,
         quiet=config.quiet or jax.process_index() > 0,
     )
     parallel.agree(dataset.digest, "data")
@@ -196,12 +204,15 @@ def claim_folder(config: PretrainConfig, data: Data, steps: int, initial: Params
     is_new = not (folder / RUN_FILE).exists()
     if not is_new:
         _check_same(config, folder, digests)
+        _compare_order_of_sums(folder, read_run(folder), _parts_at_once(config, devices))
     if jax.process_index() == 0:
         if is_new:
             io.check_writable(folder / RUN_FILE)
             Folder(folder, MAKER).claim()
+            # A call that was killed before its record may have left those of another run.
+            shutil.rmtree(folder / TOKENIZER, ignore_errors=True)
             data.tokenizer.save(folder / TOKENIZER)
-        if config.adapter is not None and initial is not None and not (folder / BASE).exists():
+        if config.adapter is not None and initial is not None and (is_new or not (folder / BASE).exists()):
             save_frozen(folder, initial)
         # The record comes last, so that it means a complete folder.
         if is_new:
@@ -230,7 +241,6 @@ def _check_same(config: PretrainConfig, folder: Path, digests: Mapping[str, str 
                 f"{folder} holds a run whose {field} had other content than {getattr(config, field)} has now: "
                 "restore it, or name another --out"
             )
-    _compare_versions(folder, before)
 
 
 def _extend(folder: Path, steps: int) -> None:
@@ -252,20 +262,27 @@ def _facts(config: PretrainConfig, data: Data, devices: int) -> dict[str, object
         precision=config.dtype,
         data=source,
         unrolled_blocks=unrolled_blocks(config.model, config.remat),
-        lanes=cpu_shards_for(config.model, config.batch_size) if devices == 1 else 1,
+        lanes=_parts_at_once(config, devices),
     )
     return {**counts, "provenance": provenance}
 
 
-def _compare_versions(folder: Path, run: RunRecord) -> None:
-    """Warn where a run resumes with other versions than it began with: the last digits may differ then."""
+def _parts_at_once(config: PretrainConfig, devices: int) -> int:
+    return cpu_shards_for(config.model, config.batch_size) if devices == 1 else 1
+
+
+def _compare_order_of_sums(folder: Path, run: RunRecord, parts: int) -> None:
+    """Warn where a run resumes with other versions or cores than it began with: the last digits may differ then."""
     if jax.process_index() > 0:
         return
-    before, now = run.get("provenance", {}).get("versions", {}), record.library_versions()
+    provenance = run.get("provenance", {})
+    before, now = provenance.get("versions", {}), record.library_versions()
     differing = [name for name in ("jax", "jaxlib", "optax") if name in before and before[name] != now[name]]
-    if differing:
-        changes = ", ".join(f"{name} {now[name]} instead of {before[name]}" for name in differing)
-        progress.warn(f"{folder} resumes with {changes}: losses may differ in their last digits")
+    changes = [f"{name} {now[name]} instead of {before[name]}" for name in differing]
+    if provenance.get("lanes", parts) != parts:
+        changes.append(f"a batch in {parts} parts at once, one a core, instead of {provenance['lanes']}")
+    if changes:
+        progress.warn(f"{folder} resumes with {', '.join(changes)}: losses may differ in their last digits")
 
 
 def _field(config: Mapping[str, object], name: str) -> object:

@@ -32,11 +32,11 @@ from bornbiased_jax.training.memory import check_memory
 from bornbiased_jax.training.metrics import (
     Logger,
     MetricsLog,
-    csv_logger,
     read_metrics,
     repair_metrics,
     require_wandb,
     resumed_loggers,
+    write_finished,
 )
 from bornbiased_jax.training.optimizer import learning_rate, make_optimizer
 from bornbiased_jax.training.program import Program, abstract_state, compile_step, first_state, rows_sharding
@@ -203,9 +203,8 @@ def pretrain(
         run_loggers = list(loggers)
         if is_first_process and first < steps:
             run_loggers += resumed_loggers(folder, config, first)
-        elif is_first_process and config.csv:
-            # Of a run that was finished without it, from its lines.
-            csv_logger(folder, config.seeds, read_metrics(folder)).close()
+        elif is_first_process:
+            write_finished(folder, config)
         for logger in run_loggers:
             resources.callback(_close_quietly, logger)
         if is_new:

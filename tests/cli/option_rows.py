@@ -406,6 +406,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("--rank 3", ADAPT, {"config.adapter.rank": 3, "config.adapter.alpha": 6.0}),
         ("--alpha 2.5", ADAPT, {"config.adapter.alpha": 2.5}),
         ("--matrices up,key", ADAPT, {"config.adapter.matrices": ("key", "up")}),
+        ("--budget 6144 --alpha 5", ADAPT, {"config.adapter.rank": 3, "config.adapter.alpha": 5.0}),
         ("--method prefix --budget prefix-plus", ADAPT, {"config.adapter.prefix_length": 16}),
         ("--method full --optimizer muon", ADAPT, {"config.optimizer": "muon"}),
         ("", ADAPT, {"config.init_from": "model.gguf", "config.seeds": (0,), "tokenizer": "its tokenizer"}),

@@ -227,6 +227,8 @@ HELPS = (
     Help("raise --max-bytes", ["fingerprint", SEEDS[0], "--out", "a", "--max-bytes", "2000"], 1, ["200000"]),
     Help("give --stream too", [*OUTPUTS, "--scratch", "s"], 0, ["--stream"]),
     Help("leave out --resume and --mesh", [*OUTPUTS, "--stream", "--scratch", "s", "--resume", "kept"], 2, []),
+    Help("leave --engine out", ["fingerprint", "models/seed1-step3", *OUTPUTS[2:], "--file", "model.safetensors",
+                                "--resume", "kept", *ELSEWHERE], 2, []),
     Help("leave --storage out", [*OUTPUTS, "--stream", "--scratch", "s", "--storage", "bfloat16"], 2, []),
     Help("give --steps", ["pretrain", *UNTRAINED, "--data", "text.txt", "--out", "b", "--schedule", "seedprint",
                           "--dry-run"], 0, ["--steps", "3"]),
@@ -280,7 +282,7 @@ FOLLOWED = {
 def test_options_that_a_message_names_help(case, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.txt").write_text("the bird and the river under the sun\n" * 50)
-    if case.refused[0] == "audit":
+    if any(word.startswith("models") for word in case.refused):
         assert run(["export", SEEDS[0], "models/seed1-step3"]) == 0
     refused(capsys, case.refused, case.words)
     assert run([*case.refused[: len(case.refused) - case.instead], *case.given]) == 0

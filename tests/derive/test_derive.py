@@ -139,6 +139,12 @@ def test_noise_is_in_standard_deviations_and_seeded(trained):
     assert derived.digest != changed(trained["llama"], "noise:0.5", seed=2).digest
 
 
+def test_noise_again_is_another_draw(trained):
+    leaf = np.asarray(open_checkpoint(trained["llama"]).params()["embed"]["embedding"])
+    twice = changed(trained["llama"], "noise:0.1", "noise:0.1").params["embed"]["embedding"]
+    assert (twice - leaf).std() / leaf.std() == pytest.approx(0.1 * np.sqrt(2), rel=0.1)
+
+
 def test_pruning_takes_the_smallest_of_each_matrix(trained):
     before = flatten(open_checkpoint(trained["gpt2"]).params())
     after = flatten(changed(trained["gpt2"], "prune:0.25").params)

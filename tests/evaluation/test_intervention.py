@@ -82,3 +82,9 @@ def test_impossible_interventions_refused_in_one_sentence(options, words, capsys
     assert run([*CALL, *options, "--quiet"]) == 2
     message = capsys.readouterr().err.strip()
     assert words in message and "\n" not in message
+
+
+def test_neurons_of_a_model_without_any_are_refused_before_it_runs(monkeypatch, capsys):
+    monkeypatch.setattr("bornbiased_jax.evaluation.intervention.measure_sinks", None)
+    assert run(["intervene", f"{REF},mlp=false", *CALL[2:], "--write", "blocks/1/mlp:0@2", "--quiet"]) == 2
+    assert "the model has no MLP" in capsys.readouterr().err

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import special
+from tokenizers import Tokenizer, decoders, models, normalizers
 
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.config import preset
@@ -16,7 +17,9 @@ from bornbiased_jax.evaluation import perplexity
 from bornbiased_jax.evaluation.perplexity import cut, evaluate, evaluate_checkpoint
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model import apply
+from bornbiased_jax.text.bpe import from_json
 from bornbiased_jax.text.byte_level import ByteTokenizer
+from bornbiased_jax.text.documents import source_digest
 from bornbiased_jax.text.tokenizers import default_tokenizer, encode_documents
 
 BYTES = ByteTokenizer()
@@ -89,6 +92,19 @@ def test_bytes_of_pieces_are_those_of_the_predicted_text():
     assert result["num_bytes"] == len(text.encode()) - len(tokenizer.decode(ids[:1]))
 
 
+def test_bytes_of_pieces_that_begin_with_a_space_are_counted(monkeypatch):
+    """A decoder that strips the first space lost that of every sequence."""
+    pieces = {"<unk>": 0, "▁": 1, "o": 2, "n": 3, "e": 4, "▁o": 5, "▁on": 6, "▁one": 7}
+    backend = Tokenizer(models.BPE(pieces, [("▁", "o"), ("▁o", "n"), ("▁on", "e")], unk_token="<unk>"))
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    monkeypatch.setattr(perplexity, "forward_batches", lambda cfg, params, parts, *rest: [(7.0, 7)] * len(parts))
+    cfg = preset("gpt2-tiny", num_layers=1, num_heads=2, d_model=16, d_ff=16, vocab_size=256)
+    text = ["one one one " * 2 + "one"]
+    scores = evaluate(cfg, {}, text, from_json(backend.to_str(), "spaces"), context=3, quiet=True)
+    assert scores["num_sequences"] == 2 and scores["num_bytes"] == 2 * len(" one one")
+
+
 @pytest.mark.parametrize("tokenizer", [BYTES, default_tokenizer(600)], ids=["bytes", "pieces"])
 @pytest.mark.parametrize("held", [1, 150, 700])
 def test_a_text_in_pieces_is_the_text_in_one(tokenizer, held, monkeypatch):
@@ -142,6 +158,17 @@ def test_training_text_is_known_by_name_or_content(data, source, same, monkeypat
     monkeypatch.setattr(perplexity, "read_run", lambda folder: {"config": {"data": data}})
     assert perplexity.is_training_text(with_info(initial, {"run": "runs/a"}), source) is same
     assert perplexity.is_training_text(initial, source) is None
+
+
+def test_another_text_of_the_name_is_no_training_text(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("one")
+    record = {"config": {"data": "a.txt"}, "provenance": {"data": {"source_digest": source_digest("a.txt")}}}
+    monkeypatch.setattr(perplexity, "read_run", lambda folder: record)
+    trained = with_info(open_checkpoint("seed:0@gpt2-tiny"), {"run": "runs/a"})
+    assert perplexity.is_training_text(trained, "a.txt") is True
+    (tmp_path / "a.txt").write_text("two")
+    assert perplexity.is_training_text(trained, "a.txt") is None
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,18 @@ def test_hugging_face_data_sets_stream_by_name(monkeypatch):
         list(read_documents("hf:name", field="body"))
 
 
+def test_a_data_set_that_breaks_off_is_named(monkeypatch):
+    def load_dataset(*_arguments, **_options):
+        yield {"text": "a"}
+        raise ConnectionError("server disconnected")
+
+    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
+    reader = read_documents("hf:owner/name")
+    assert next(reader) == "a"
+    with pytest.raises(InputError, match="hf:owner/name cannot be loaded: server disconnected .check the connection"):
+        next(reader)
+
+
 def test_end_of_text_separates(tmp_path, monkeypatch):
     # Small blocks, so that separators and letters of several bytes lie across their borders.
     monkeypatch.setattr(documents, "_BLOCK", 7)
@@ -330,3 +342,17 @@ def test_the_digest_knows_where_a_file_ends(tmp_path):
     assert source_digest(tmp_path / "one") != source_digest(tmp_path / "two")
     write(tmp_path / "one" / "a.txt", "first b.txt\x006\0second")
     assert source_digest(tmp_path / "one") != source_digest(tmp_path / "two")
+
+
+def test_rows_are_counted_once_each():
+    """A text of many short rows takes no longer than their bytes do."""
+
+    class Row(str):
+        counted = 0
+
+        def __len__(self):
+            Row.counted += 1
+            return super().__len__()
+
+    assert documents._joined([Row("ab")] * 100, 10**6, "\n") == "\n".join(["ab"] * 100)
+    assert Row.counted <= 300

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.checkpoints import digest, open_checkpoint
-from bornbiased_jax.checkpoints.formats.run import restore_adapter
+from bornbiased_jax.checkpoints.formats.run import frozen_tree, restore_adapter
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.audit.audit import audit_folder
 from bornbiased_jax.model.adapters import lora, merge, prefix, prefix_plus
 from bornbiased_jax.parameters import flatten
-from bornbiased_jax.training import PretrainConfig, begin, pretrain
+from bornbiased_jax.training import PretrainConfig, begin, pretrain, setup
+from bornbiased_jax.training.initial import check_initial
 from bornbiased_jax.training.metrics import read_metrics
 from tests.tiers import nightly_except
 
@@ -148,6 +149,20 @@ def test_corrupted_or_mismatched_adapter_run_refused(place, calm):
         pretrain(make(place, "nothing", method, init_from=None))
     with pytest.raises(InputError, match="one device"):
         make(place, "mesh", method, mesh="data=2")
+
+
+@pytest.mark.slow
+def test_what_a_killed_call_left_is_not_taken_for_this_runs(place):
+    """Killed before its record was written: the model and the tokenizer that lie there may be another run's."""
+    folder = place / "killed"
+    for seed in (4, 3):
+        config = make(place, "killed", "lora", init_from=REFERENCE.replace("seed:3", f"seed:{seed}"))
+        base = open_checkpoint(config.init_from)
+        setup.claim_folder(config, setup.load_data(config), 8, check_initial(config, [(base.cfg, base.params())]))
+        assert digest(frozen_tree(folder).load_all()) == base.digest()
+        assert [path.name for path in (folder / "tokenizer").iterdir()] == ["tokenizer.bytes.json"]
+        (folder / "run.json").unlink()
+        (folder / "tokenizer" / "tokenizer.json").write_text("{")
 
 
 @pytest.mark.slow

@@ -9,6 +9,8 @@ import json
 import os
 import re
 import shutil
+import sys
+import types
 from pathlib import Path
 
 import jax
@@ -238,12 +240,16 @@ def test_damaged_metrics_are_named_and_break_nothing_else(calm, tmp_path, capsys
     assert len(list_runs(tmp_path)) == 2
 
 
-def test_a_finished_run_is_written_as_csv_when_that_is_asked_for(calm, tmp_path):
+def test_a_finished_run_is_written_as_csv_when_that_is_asked_for(calm, tmp_path, monkeypatch, capsys):
     config, _ = calm
+    monkeypatch.setitem(sys.modules, "wandb", types.ModuleType("wandb"))
     shutil.copytree(config.out, tmp_path / "run")
     path = tmp_path / "run" / "metrics.csv"
     assert not path.exists()
-    assert pretrain(dataclasses.replace(config, out=str(tmp_path / "run"), csv=True))["resumed_from"] == 6
+    asked = dataclasses.replace(config, out=str(tmp_path / "run"), csv=True, tensorboard=True, wandb=True)
+    assert pretrain(asked)["resumed_from"] == 6
+    assert len(list((tmp_path / "run" / "tensorboard").iterdir())) == 1
+    assert "nothing more is logged to Weights & Biases" in capsys.readouterr().err
     rows = list(csv.DictReader(path.read_text().splitlines()))
     lines = read_metrics(tmp_path / "run")
     assert [int(row["step"]) for row in rows] == [line["step"] for line in lines]

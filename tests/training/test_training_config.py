@@ -2,11 +2,15 @@
 
 import pytest
 
+from bornbiased_jax import io
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.adapters import lora
+from bornbiased_jax.training import setup
 from bornbiased_jax.training.config import PretrainConfig, changed_field, from_schedule
-from bornbiased_jax.training.initial import check_architecture
+from bornbiased_jax.training.initial import check_architecture, initial_references
+from bornbiased_jax.training.setup import check_folder
+from tests.training.small_run import make
 
 CFG = preset("llama-tiny")
 
@@ -96,3 +100,32 @@ def test_run_of_an_older_version_has_the_defaults_of_newer_fields():
     assert changed_field(before, config(csv=True).to_dict()) is None
     assert changed_field(before, config(optimizer="muon").to_dict()) == "optimizer"
     assert changed_field(before, config(schedule="wsd").to_dict()) == "schedule"
+
+
+@pytest.mark.parametrize("step", ["", ",step=0"])
+def test_a_run_whose_name_has_an_at_sign_hands_on_its_seeds(tmp_path, step):
+    folder = tmp_path / "lr@1e-3"
+    settings = config(out=str(folder), seeds=(42, 7)).to_dict()
+    record = {"config": settings, "steps": 1, "tokens_digest": "", "initial_digest": None}
+    io.write_json(folder / "run.json", record)
+    reference = f"{folder}@{step[1:]}" if step else str(folder)
+    assert initial_references(reference, (7, 42)) == [f"{folder}@seed={seed}{step}" for seed in (7, 42)]
+
+
+def test_a_run_in_the_folder_of_its_text_is_refused(tmp_path):
+    """Its metrics would be text when it resumes; those in hidden folders are none."""
+    (tmp_path / "story.txt").write_text("the bird and the river")
+    with pytest.raises(InputError, match="whose files are the text: name another --out"):
+        check_folder(config(data=str(tmp_path), out=str(tmp_path / "runs" / "a")))
+    for data, out in ((tmp_path, ".runs/a"), (tmp_path / "story.txt", "runs/a"), (tmp_path / "other", "runs/a")):
+        check_folder(config(data=str(data), out=str(tmp_path / out)))
+
+
+def test_a_resume_on_another_number_of_cores_is_told(place, monkeypatch, capsys):
+    run = make(place, "cores")
+    data = setup.load_data(run)
+    for parts in (2, 2, 4):
+        assert "resumes with" not in capsys.readouterr().err
+        monkeypatch.setattr(setup, "cpu_shards_for", lambda *_sizes, parts=parts: parts)
+        setup.claim_folder(run, data, 6, None)
+    assert "resumes with a batch in 4 parts at once, one a core, instead of 2" in capsys.readouterr().err
