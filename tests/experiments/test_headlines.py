@@ -6,7 +6,8 @@ from pathlib import Path
 
 from bornbiased_jax.experiments import runner
 from bornbiased_jax.experiments.birth.table1 import headline
-from bornbiased_jax.experiments.sinks import sink_interventions
+from bornbiased_jax.experiments.lineage import table4a
+from bornbiased_jax.experiments.sinks import sink_cures, sink_interventions
 
 RECORDS = Path(__file__).parents[2] / "experiments" / "results" / "laptop"
 RECORD = json.loads((RECORDS / "table1.json").read_text())
@@ -63,3 +64,16 @@ def test_interventions_on_sinks_are_told_in_the_record_s_numbers():
     for row in record["result"]["interventions"]:
         row["sink_rate"] = 0.0
     assert "makes sinks of 0% of the heads, scaling alone of 0%" in sink_interventions.headline(record)
+
+
+def test_the_note_on_baselines_names_the_text_that_reef_read():
+    record = json.loads((RECORDS / "table4a.json").read_text())
+    assert table4a.tables(record)[1].note.endswith("REEF reads 200 passages of English prose at 9/16 of the depth.")
+    record["result"]["groups"][0]["group"]["reef"] = {"text": "builtin:code", "num_sentences": 12, "sentence_len": 8}
+    assert table4a.tables(record)[1].note.endswith("REEF reads 12 passages of builtin:code at 9/16 of the depth.")
+
+
+def test_every_scale_trains_what_the_claim_on_mitigations_compares():
+    for experiment in sink_cures.EXPERIMENTS.values():
+        for settings in experiment.settings.values():
+            assert {"baseline", sink_cures.HEAD_NORM} <= set(settings["cures"])
