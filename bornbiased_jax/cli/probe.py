@@ -215,6 +215,9 @@ def _refuse_unused(arguments: dict[str, Any]) -> None:
         raise InputError(f"--tokenizer is for text, and --inputs {kind} draws its inputs: leave --tokenizer out")
     if kind.startswith(("text:", "builtin:")) and options.given("input_seed"):
         raise InputError(f"--input-seed is of inputs that are drawn, and {kind} is read as it stands: leave it out")
+    for name in ("chunk", "mode"):
+        if arguments["checkpoint"] and options.given(name):
+            raise InputError(f"--{name} is of several seeds, and a checkpoint is one model: leave --{name} out")
     for name in ("fix_embeddings", "embedding_seed"):
         if not options.given(name):
             continue
