@@ -93,7 +93,8 @@ class Sinks(Result):
             else f"No head puts {attend}: there are no sinks.",
             f"All heads of the model were measured, on {count(sequences, 'window')} of one text.",
         ]
-        if self.super_neurons:
+        # They fire at the first token: no cause of what another position draws, or of nothing.
+        if rate and report["position"] == 1 and self.super_neurons:
             first = next(row for row in report["super_neurons"] if row["super"])
             sentences.append(
                 f"{count(len(self.super_neurons), 'super neuron')} could be the cause, the first in block "
