@@ -63,8 +63,23 @@ class OutputType(TextType):
         return "-" if io.descriptor_of(text) == 1 else text
 
 
+class FileType(TextType):
+    """A file to write; - is no name for one, as it is standard output elsewhere."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the text itself.
+
+        Raises:
+            click.BadParameter: it is empty, or "-".
+        """
+        if str(value) == "-":
+            self.fail("- is standard output, which only --json writes to: name a file", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 TEXT = TextType()
 OUTPUT = OutputType()
+FILE = FileType()
 
 
 class Ranged(click.ParamType):

@@ -41,6 +41,8 @@ ROWS = {
         "--schedule constant keeps it",
     ),
     "roles without a folder": ([*PAIR, "--roles", "roles.json"], "is a folder of weights, which --roles is for"),
+    "numbers on standard output": ([*PREDICT, "--csv", "-"], "only --json writes to: name a file"),
+    "report on standard output": (["audit", ".", "--report", "-"], "only --json writes to: name a file"),
     "gradients": ([*PREDICT, "--inputs", "gaussian", "--gradients"], "leave --inputs out"),
     "diagram": ([*PREDICT, "--inputs", "gaussian", "--diagram", "--page", "d.html"], "leave --inputs out"),
     "granularity": ([*SINKS, "--granularity", "token"], "add --quantise w8a8"),
