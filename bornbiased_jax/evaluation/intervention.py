@@ -19,7 +19,7 @@ from bornbiased_jax.config import FieldValue, ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.sink_report import cut_sequences
 from bornbiased_jax.model import ForwardOptions, interventions
-from bornbiased_jax.model.interventions import Edit, Edits, Neuron, as_edits, combine, parse_neuron
+from bornbiased_jax.model.interventions import Edit, Edits, as_edits, combine, parse_neuron
 from bornbiased_jax.model.limits import check_length, check_sequences, check_tokens
 from bornbiased_jax.model.loss import loss_of_final
 from bornbiased_jax.model.memory import check_forward
@@ -222,6 +222,12 @@ def intervene_checkpoint(
     named = [*silenced, *neurons]
     if len(set(named)) < len(named):
         raise InputError("a neuron is named twice: silence it, or write it at one position")
+    for neuron, (_, place) in zip(neurons, writes, strict=True):
+        interventions.check_neuron(cfg, neuron)
+        if not 1 <= place <= length:
+            raise InputError(f"--write {neuron}@{place}: the position is not between 1 and the length {length}")
+    if first_token is not None:
+        check_tokens(np.asarray([first_token]), cfg.vocab_size)
     edits = [interventions.silence(cfg, silenced)] if silenced else []
     edits += [_cleared(cfg, name, position) for name in options.clear]
     check_forward(cfg, 1, length, all_weights=True)
@@ -235,10 +241,11 @@ def intervene_checkpoint(
         if neurons:
             first_LF = first_activations(cfg, opened.params(), tokens_NT)
             for neuron, (_, place) in zip(neurons, writes, strict=True):
-                edits.append(_write_neuron(cfg, neuron, first_LF, place, length))
+                value = float(first_LF[neuron.block - 1, neuron.unit])
+                edits.append(interventions.write(cfg, {neuron: value}, position=place))
         changed_NT = tokens_NT.copy()
         if first_token is not None:
-            changed_NT[:, 0] = check_tokens(np.asarray([first_token]), cfg.vocab_size)
+            changed_NT[:, 0] = first_token
         after = measure(changed_NT, combine(*edits))
     return {
         **after,
@@ -258,13 +265,6 @@ def intervene_checkpoint(
         "text": str(text),
         "text_digest": text_digest(source_text),
     }
-
-
-def _write_neuron(cfg: ModelConfig, neuron: Neuron, first_LF: np.ndarray, position: int, length: int) -> Edits:
-    if not 1 <= position <= length:
-        raise InputError(f"--write {neuron}@{position}: the position is not between 1 and the length {length}")
-    interventions.check_neuron(cfg, neuron)
-    return interventions.write(cfg, {neuron: float(first_LF[neuron.block - 1, neuron.unit])}, position=position)
 
 
 def _cleared(cfg: ModelConfig, name: str, position: int) -> Edits:
