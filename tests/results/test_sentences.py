@@ -98,6 +98,14 @@ def test_contraction_goes_from_the_first_block_to_the_last():
     assert "is real" not in weak[1] and "0.5" in weak[1]
 
 
+def test_windows_of_a_text_are_not_called_independent():
+    text = {"inputs": {"kind": "text"}}
+    told = results.Preference([initial(0, 76, -183.4) | text]).summary()
+    assert "which windows of one text are not" in told[-1] and "is real" not in told[-1]
+    told = results.Contraction([contracted(0, [0.1, 0.4], -90.0) | text]).summary()
+    assert "windows of one text are not independent" in told[1] and "is real" not in told[1]
+
+
 def test_a_prediction_says_for_whom_its_band_holds():
     value = {"inter_cosine_by_layer": [0.1, 0.31], "inter_cosine_by_layer_std": [0.01, 0.02]}
     value |= {"top1_share_mean": 0.02, "top1_share_p10": 0.01, "top1_share_p90": 0.03}
