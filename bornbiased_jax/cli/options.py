@@ -155,7 +155,7 @@ def parse_ids(text: str, option: str, example: str = "5,17,3") -> list[int]:
 
 
 def parse_lengths(text: str, option: str) -> list[int]:
-    """Parse lengths of sequences separated by commas.
+    """Parse lengths of sequences separated by commas, each once.
 
     Raises:
         InputError: anything else, or one out of range.
@@ -166,7 +166,7 @@ def parse_lengths(text: str, option: str) -> list[int]:
             within(SeqLen, number, option)
         except InputError as error:
             raise InputError(f"{option} {shown(number)} is not {in_words(SeqLen)}") from error
-    return numbers
+    return list(dict.fromkeys(numbers))
 
 
 def model_config(name: str | None, settings: Sequence[str]) -> ModelConfig:

@@ -190,7 +190,8 @@ def _prepare(arguments: dict[str, Any]) -> _Prepared:
     common = ("quiet", "mesh", "coordinator", "num_processes", "process_id", "dry_run")
     axis = "data" if arguments["checkpoint"] else "seed"
     mesh = options.start(**{name: arguments[name] for name in common}, axis=axis)
-    seeds = options.parse_seeds(arguments["seeds"])
+    # One that is named twice would count twice in means and corrections.
+    seeds = list(dict.fromkeys(options.parse_seeds(arguments["seeds"])))
     lengths = options.parse_lengths(arguments["seq_len"], "--seq-len")
     model = arguments["model"], arguments["settings"], arguments["sweep"]
     if arguments["checkpoint"]:
