@@ -137,7 +137,11 @@ def main(arguments: list[str] | None = None) -> int:
     if git_revision() is None:
         parser.error("no git here: set BORNBIASED_REVISION to the commit, so that records name their code")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    steps = [step for step in STEPS if options.steps is None or step.name in options.steps.split(",")]
+    names = [step.name for step in STEPS]
+    wanted = names if options.steps is None else options.steps.split(",")
+    if unknown := [name for name in wanted if name not in names]:
+        parser.error(f"no step {unknown[0]!r}: choose some of {', '.join(names)}")
+    steps = [step for step in STEPS if step.name in wanted]
     try:
         return int("failed" in run(steps, options.scale, options.out, options.minutes).values())
     except KeyboardInterrupt:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import hashlib
 import importlib
 import json
 import os
@@ -32,6 +33,8 @@ MAKER = "bornbiased reproduce"
 OLD_ENTRIES = {PAGE, RECORDS, "work", COMPARE}
 """What lies in a folder of the versions that had no marker yet."""
 OLDER = "Made by older code or other libraries: the command above makes it again."
+MOST_READ = 2**26
+"""Bytes of a file of ``--data`` up to which its content is looked at; of larger ones size and time are."""
 STANDFIRST = (
     "What transformers that nobody trained already prefer: a reproduction in JAX of the paper of this name, "
     "with what it printed and what was measured here."
@@ -115,6 +118,8 @@ def reproduce(
     out = folder.path
     target = io.check_writable(out / PAGE)
     folder.claim()
+    digest = data_digest(data)
+    work = out / "work" if digest is None else out / "work" / f"data-{digest}"
     completed: list[str] = []
     unchanged: list[str] = []
     failed: dict[str, Exception] = {}
@@ -123,21 +128,21 @@ def reproduce(
         with progress.bar(len(selection), "reproduce", unit="experiments", quiet=quiet, timed=False) as advance:
             for experiment in selection:
                 path = record_path(out, experiment.name)
-                if is_complete(path, experiment, scale, data, computing.precision):
+                if is_complete(path, experiment, scale, data, computing.precision, digest):
                     unchanged.append(experiment.name)
                     say(f"{experiment.name}: kept the record of an earlier run")
                 else:
                     context = Context(
                         scale=scale,
                         settings=experiment.settings[scale],
-                        work=out / "work" / experiment.name,
+                        work=work / experiment.name,
                         data=data,
                         quiet=quiet,
                         mesh=mesh,
                         engine=computing.engine,
                         precision=computing.precision,
                     )
-                    error = _run(experiment, context, folder)
+                    error = _run(experiment, context, folder, digest)
                     if error is None:
                         completed.append(experiment.name)
                         say(f"{experiment.name}: done")
@@ -226,8 +231,29 @@ def _check_data(data: str | None) -> None:
             raise InputError(f"--data {source} does not exist: name a file, a folder or builtin:prose")
 
 
-def is_complete(path: Path, experiment: Experiment, scale: str, data: str | None, precision: str = HIGHEST) -> bool:
-    """Check whether the record at a path is a finished one of exactly this run."""
+def data_digest(data: str | None) -> str | None:
+    """Compute a digest of the files that ``--data`` names, which may change under their names; None without any."""
+    lines = []
+    for _, source in split_data(data):
+        place = io.user_path(source)
+        for path in sorted(io.below(place)) if place.is_dir() else [place]:
+            if path.is_file():
+                facts = path.stat()
+                is_read = facts.st_size <= MOST_READ
+                content = io.sha256(path) if is_read else f"{facts.st_size} bytes, {facts.st_mtime_ns}"
+                lines.append(os.fsencode(path) + f": {content}\n".encode())
+    return hashlib.sha256(b"".join(lines)).hexdigest()[:16] if lines else None
+
+
+def is_complete(
+    path: Path,
+    experiment: Experiment,
+    scale: str,
+    data: str | None,
+    precision: str = HIGHEST,
+    digest: str | None = None,
+) -> bool:
+    """Check whether the record at a path is a finished one of exactly this run, whose data have this digest."""
     if not path.exists():
         return False
     try:
@@ -239,6 +265,7 @@ def is_complete(path: Path, experiment: Experiment, scale: str, data: str | None
         isinstance(record, dict)
         and all(record.get(key) == value for key, value in expected.items())
         and record.get("provenance", {}).get("precision") == experiment.precision_by(precision)
+        and record["provenance"].get("data_digest") == digest
         and is_current(record, experiment)
     )
 
@@ -282,7 +309,7 @@ def output_folder(out: Path | str, overwrite: bool = False) -> Folder:
     return folder
 
 
-def _run(experiment: Experiment, context: Context, folder: Folder) -> Exception | None:
+def _run(experiment: Experiment, context: Context, folder: Folder, digest: str | None) -> Exception | None:
     """Run one experiment and write its record; return the exception, if there was one."""
     record = dict(_identity(experiment, context.scale, context.data))
     failure: Exception | None = None
@@ -303,6 +330,8 @@ def _run(experiment: Experiment, context: Context, folder: Folder) -> Exception 
         code=code,
         corpora=corpora_of([record["settings"], context.data]),
     )
+    if digest is not None:
+        record["provenance"]["data_digest"] = digest
     record["digest"] = content_digest(record)
     name = f"{RECORDS}/{experiment.name}.json"
     if os.path.lexists(folder.path / name) and not folder.owns(name) and not folder.overwrite:

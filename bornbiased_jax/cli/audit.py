@@ -17,8 +17,12 @@ from bornbiased_jax.cli.sections import Command
     metavar="DIR|LISTING.json|hf:OWNER/NAME*@REVISION*",
     help="A folder of checkpoints, a listing, or a suite on the hub.",
 )
-@click.option("--page", metavar="FILE", help="Draw the lineage graph and the findings as one HTML page here.")
-@click.option("--report", metavar="FILE", help="Write the Markdown report here too; it is always printed.")
+@click.option(
+    "--page", type=options.FILE, metavar="FILE", help="Draw the lineage graph and the findings as one HTML page here."
+)
+@click.option(
+    "--report", type=options.FILE, metavar="FILE", help="Write the Markdown report here too; it is always printed."
+)
 @click.option("--strict", is_flag=True, help="Exit with code 3 when anything is found that is not mere information.")
 @click.option(
     "--pattern",

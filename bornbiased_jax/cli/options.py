@@ -63,8 +63,23 @@ class OutputType(TextType):
         return "-" if io.descriptor_of(text) == 1 else text
 
 
+class FileType(TextType):
+    """A file to write; - is no name for one, as it is standard output elsewhere."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the text itself.
+
+        Raises:
+            click.BadParameter: it is empty, or "-".
+        """
+        if str(value) == "-":
+            self.fail("- is standard output, which only --json writes to: name a file", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 TEXT = TextType()
 OUTPUT = OutputType()
+FILE = FileType()
 
 
 class Ranged(click.ParamType):
@@ -140,7 +155,7 @@ def parse_ids(text: str, option: str, example: str = "5,17,3") -> list[int]:
 
 
 def parse_lengths(text: str, option: str) -> list[int]:
-    """Parse lengths of sequences separated by commas.
+    """Parse lengths of sequences separated by commas, each once.
 
     Raises:
         InputError: anything else, or one out of range.
@@ -151,7 +166,7 @@ def parse_lengths(text: str, option: str) -> list[int]:
             within(SeqLen, number, option)
         except InputError as error:
             raise InputError(f"{option} {shown(number)} is not {in_words(SeqLen)}") from error
-    return numbers
+    return list(dict.fromkeys(numbers))
 
 
 def model_config(name: str | None, settings: Sequence[str]) -> ModelConfig:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bornbiased_jax import io
-from bornbiased_jax.cli.options import OUTPUT, given, together
+from bornbiased_jax.cli.options import FILE, OUTPUT, given, together
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.folders import Folder
 
@@ -33,7 +33,9 @@ result_options = click.option(
 # Those that :meth:`Outputs.take` takes out.
 output_options = together(
     result_options,
-    click.option("--csv", metavar="FILE", help="Write the measured numbers as CSV here, a row for each of them."),
+    click.option(
+        "--csv", type=FILE, metavar="FILE", help="Write the measured numbers as CSV here, a row for each of them."
+    ),
     click.option("--figures", metavar="DIR", help="Draw the figures into this folder, each as PNG and SVG."),
     click.option(
         "--overwrite",
@@ -41,7 +43,9 @@ output_options = together(
         is_flag=True,
         help="Write figures into a folder that holds other files, and replace files of the same names.",
     ),
-    click.option("--page", metavar="FILE", help="Write one HTML page here: sentences, figures, tables, the record."),
+    click.option(
+        "--page", type=FILE, metavar="FILE", help="Write one HTML page here: sentences, figures, tables, the record."
+    ),
 )
 
 

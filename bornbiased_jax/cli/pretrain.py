@@ -85,7 +85,13 @@ def run_options(*left_out: str) -> Callable[[Any], Any]:
 
 
 def run_fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a run that its options give; overrides that were not typed are left out."""
+    """Return the fields of a run that its options give; overrides that were not typed are left out.
+
+    Raises:
+        InputError: two that contradict each other.
+    """
+    if arguments["schedule"] == "constant" and arguments["min_learning_rate"] is not None:
+        raise InputError("--min-learning-rate is where a rate ends, and --schedule constant keeps it: leave one out")
     names = ["data", "out", "data_seed", "checkpoint_log_spaced", "remat", "wandb", "quiet"]
     names += [option.replace("-", "_") for option in OVERRIDES]
     fields = {name: arguments[name] for name in names if arguments.get(name) is not None}

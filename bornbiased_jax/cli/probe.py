@@ -190,7 +190,8 @@ def _prepare(arguments: dict[str, Any]) -> _Prepared:
     common = ("quiet", "mesh", "coordinator", "num_processes", "process_id", "dry_run")
     axis = "data" if arguments["checkpoint"] else "seed"
     mesh = options.start(**{name: arguments[name] for name in common}, axis=axis)
-    seeds = options.parse_seeds(arguments["seeds"])
+    # One that is named twice would count twice in means and corrections.
+    seeds = list(dict.fromkeys(options.parse_seeds(arguments["seeds"])))
     lengths = options.parse_lengths(arguments["seq_len"], "--seq-len")
     model = arguments["model"], arguments["settings"], arguments["sweep"]
     if arguments["checkpoint"]:
@@ -217,6 +218,9 @@ def _refuse_unused(arguments: dict[str, Any]) -> None:
         raise InputError(f"--tokenizer is for text, and --inputs {kind} draws its inputs: leave --tokenizer out")
     if kind.startswith(("text:", "builtin:")) and options.given("input_seed"):
         raise InputError(f"--input-seed is of inputs that are drawn, and {kind} is read as it stands: leave it out")
+    for name in ("chunk", "mode"):
+        if arguments["checkpoint"] and options.given(name):
+            raise InputError(f"--{name} is of several seeds, and a checkpoint is one model: leave --{name} out")
     for name in ("fix_embeddings", "embedding_seed"):
         if not options.given(name):
             continue

@@ -23,7 +23,12 @@ from bornbiased_jax.cli.sections import Command
 @click.option("--out", default="out", metavar="DIR", help="Records and the page go here.")
 @click.option("--overwrite", is_flag=True, help="Take a folder that holds other things; only files in the way go.")
 @click.option("--data", metavar="DATA", help="Text for the experiments that read some: a file, folder or builtin:…")
-@click.option("--list", "only_list", is_flag=True, help="List the experiments and their cost, and run nothing.")
+@click.option(
+    "--list",
+    "only_list",
+    is_flag=True,
+    help="List the experiments (or those of NAMES) and their cost, and run nothing.",
+)
 @click.option(
     "--compare", is_flag=True, help="Run again below DIR/compare and print what moved since the committed records."
 )
@@ -58,7 +63,7 @@ def reproduce(
 
     # --list: the experiments and their cost.
     if only_list:
-        loaded = {name: runner.load(name) for name in experiments.MODULES}
+        loaded = {name: runner.load(name) for name in (runner.select(names) if names else experiments.MODULES)}
         listed = [
             {"name": name, "paper": row.paper, "title": row.title, "cost": row.cost_at(scale)}
             for name, row in loaded.items()

@@ -190,6 +190,8 @@ def _models(
             raise InputError(
                 f"neither {refs[0]} nor {refs[1]} has a field {shown(name)}: leave it out of the fields to ignore"
             )
+    if roles is not None and not any(folders):
+        raise InputError(f"neither {refs[0]} nor {refs[1]} is a folder of weights, which --roles is for: leave it out")
     roles_file = None if roles is None else Path(roles)
     pair = [
         ComparedModel(ref, scratch, file, None if folder is None else roles_file, names)

@@ -64,6 +64,10 @@ class _Probe(Result):
         """Return a row for each record."""
         return [dict(record) for record in self.records]
 
+    def _is_text(self) -> bool:
+        """Tell whether inputs are windows of a text, which p-values take for independent draws all the same."""
+        return self.records[0].get("inputs", {}).get("kind") == "text"
+
     def _groups(self) -> list[list[Record]]:
         """Return the records of each length and value of the swept field: one a seed."""
         groups: dict[object, list[Record]] = {}
@@ -172,6 +176,11 @@ class Preference(_Probe):
             "The p-value is about these weights and inputs: it says that this preference is real. It says nothing of "
             "other seeds; each has its own row."
         )
+        if self._is_text():
+            scope = (
+                "The p-value takes inputs for independent draws, which windows of one text are not: what the text "
+                "repeats counts as preference too."
+            )
         return sentences + (theory_summary(self.records) or [scope])
 
     def tables(self) -> list[Listing]:
@@ -239,7 +248,11 @@ class Contraction(_Probe):
         if 10.0**weakest < LEVEL / len(self.records):
             sentences.append(
                 f"Independent directions would agree as much with probability {chance(weakest)} at most, in every "
-                "row: the shared direction is real."
+                + (
+                    "row; windows of one text are not independent, and what it repeats is shared too."
+                    if self._is_text()
+                    else "row: the shared direction is real."
+                )
             )
         else:
             sentences.append(

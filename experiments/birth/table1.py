@@ -132,7 +132,14 @@ def headline(record: Record) -> str:
     ]
     speaking = [place for place, rows in enumerate(significant_rows) if rows]
     silent = [place for place, rows in enumerate(significant_rows) if not rows]
-    names = " and ".join(dict.fromkeys(probing.name_of(on_tokens[place]["group"]) for place in silent))
+    models = [probing.name_of(probed["group"]) for probed in on_tokens]
+
+    def name_at(place: int) -> str:
+        # Lengths tell groups of one model apart.
+        length = f" at T = {on_tokens[place]['group']['seq_len']:,}" if models.count(models[place]) > 1 else ""
+        return models[place] + length
+
+    names = " and ".join(map(name_at, silent))
     if not speaking:
         return f"At so many inputs no preference beyond chance shows in {names}." if names else ""
     best = min(speaking, key=lambda place: (not on_tokens[place]["group"]["model"].startswith("gpt2"), place))
@@ -141,11 +148,12 @@ def headline(record: Record) -> str:
         f"{row['preference']['top1_id']}"
         for row in significant_rows[best]
     ]
-    sentence = f"Initialized and never trained, {probing.name_of(on_tokens[best]['group'])} of {', of '.join(parts)}."
+    sentence = f"Initialized and never trained, {name_at(best)} of {', of '.join(parts)}."
     if silent:
         weakest = min(row["preference"]["log10_p"] for place in silent for row in on_tokens[place]["records"])
         p = f"p = {from_log10(3)(weakest)}" + " at least" * (weakest < 0)
-        sentence += f" {names} show nothing beyond chance at so many inputs ({p})."
+        verb = "shows" if len(silent) == 1 else "show"
+        sentence += f" {names} {verb} nothing beyond chance at so many inputs ({p})."
     return sentence
 
 

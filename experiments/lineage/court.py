@@ -354,8 +354,8 @@ def _matchings(record: Record) -> Table:
     units = " and ".join(str(2 * width) for width in record["settings"]["widths"])
     note = (
         f"Mean number of units that two independent matchings pair alike, of {units}; 1 by chance. "
-        "φ_MATCH: activations. Agreement: the fraction of units, over the blocks of a pair, that verdicts hold against "
-        "20% between trained models."
+        "φ_MATCH: activations. Agreement: the fraction of units, over the blocks of a pair; a verdict asks for four "
+        "times what unrelated models with as many units reach."
     )
     return tabulate("Independent matchings of unrelated models", ["pairs of", "number"], rows, note)
 

@@ -140,10 +140,12 @@ def tables(record: Record) -> Sequence[Table]:
         if (null := [value for value in outcome["null"][name] if value is not None])
         and (values := [entry["baselines"][name] for entry in outcome["pairs"] if entry["baselines"][name] is not None])
     ]
+    reef = groups[0]["group"]["reef"]
+    text = "English prose" if reef["text"] == "builtin:prose" else reef["text"]
     about = (
         "Scores of the same pairs of seeds; the decision published for all four is score > 0.8. Last column: mean ± "
         "standard deviation over other disjoint pairs of initializations, the null that a threshold should come from. "
-        "REEF reads 200 passages of English prose at 9/16 of the depth."
+        f"REEF reads {reef['num_sentences']} passages of {text} at 9/16 of the depth."
     )
     scored = tabulate(
         "Table 8's baselines on initializations", ["model", "method", "pairs", "null pairs"], scores, about

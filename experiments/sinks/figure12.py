@@ -15,9 +15,8 @@ from bornbiased_jax.report.numbers import fixed, integer, percent, significant
 from bornbiased_jax.report.tables import Cells, Claim, Panel, Table, tabulate
 
 SMALL = (
-    "At this scale the baseline grows no sink, so nothing is shown about mitigations: compare the largest score "
-    "of any head with ε = 0.25. Sinks need the GPU scale; see sink_interventions for those of a trained "
-    "model."
+    "Here the baseline grows no sink, so nothing is shown about mitigations: compare the largest score of any head "
+    "with ε = 0.25, and see sink_interventions for sinks of a trained model."
 )
 
 

@@ -172,7 +172,7 @@ EXPERIMENTS = {
             "holds at one size alone shows where the two tables differ."
         ),
         settings={
-            "smoke": {**EXPERIMENT.settings["smoke"], "cures": ["baseline", "head-wise gate"]},
+            "smoke": {**EXPERIMENT.settings["smoke"], "cures": ["baseline", HEAD_NORM]},
             "laptop": settings_of(
                 "larger", MITIGATIONS, seeds=FIVE_SEEDS, price=PRICED_SHORT, timing={"rounds": 5, "steps": 5}
             ),

@@ -221,7 +221,7 @@ def scheme_tables(record: Record) -> Sequence[Table]:
     note = (
         f"ε = {EPSILON}; ± across seeds. The step is the first snapshot in which a head of some seed was above ε. "
         "Differences: 95% interval of the mean over pairs of one seed and one order of the data; p: paired t, "
-        "corrected over the five comparisons."
+        "corrected over the comparisons shown."
     )
     return [tabulate("Sinks by initialization", ["scheme"], rows, note)]
 

@@ -229,17 +229,29 @@ def claims(record: Record) -> Sequence[Claim]:
 
 @where_attempted
 def headline(record: Record) -> str:
-    """Return one sentence."""
+    """Say what the strongest super neuron writes, and how many heads each intervention makes sinks of."""
     result, settings = record["result"], record["settings"]
-    neurons = [neuron for neuron in result["super_neurons"] if neuron["super"]]
-    if not neurons:
-        return ""
-    best = neurons[0]
-    return (
-        f"One neuron of block {best['block']} writes {integer(best['write'])} to channel "
-        f"{best['channel']} at the first token and next to nothing anywhere else. In block "
-        f"{', '.join(map(str, settings['blocks']))} amplified variance makes sinks at positions "
-        f"{', '.join(map(str, settings['positions']))}, scaling alone next to none."
+    factor = max(settings["factors"])
+    told = ""
+    best = next((neuron for neuron in result["super_neurons"] if neuron["super"]), None)
+    if best is not None:
+        told = (
+            f"One neuron of block {best['block']} writes {integer(best['write'])} to channel {best['channel']} at the "
+            f"first token, where it fires {integer(best['firing_ratio'])} times as strongly as at the others. "
+        )
+
+    def heads(name: str) -> str:
+        rates = [
+            row["sink_rate"]
+            for row in result["interventions"]
+            if (row["intervention"], row["factor"]) == (name, factor)
+        ]
+        return " to ".join(dict.fromkeys(map(percent(0), (min(rates), max(rates)))))
+
+    positions, blocks = (", ".join(map(str, settings[name])) for name in ("positions", "blocks"))
+    return told + (
+        f"At positions {positions} amplified variance (λ = {factor:g}, block {blocks}) makes sinks of "
+        f"{heads(AMPLIFICATION)} of the heads, scaling alone of {heads(CONTROL)}."
     )
 
 
@@ -248,9 +260,9 @@ EXPERIMENT = Experiment(
     title="Attention sinks of a trained model, made and moved",
     paper="“The Structural Origin of Attention Sink”, interventions",
     description=(
-        "SmolLM2-135M, a real model, has sinks at its first token. Letting token k attend only to itself, "
-        "or amplifying the variance of its attention output around the mean over random-token sequences, "
-        "makes a sink at k. Scaling the same output by the same factor does so in few heads."
+        "SmolLM2-135M, a real model, has sinks at its first token. Each intervention may make one at a token k: "
+        "letting it attend only to itself, amplifying the variance of its attention output around the mean over "
+        "random-token sequences and, as a control, scaling the same output by the same factor."
     ),
     settings=by_scale(
         seeds=[0],

@@ -79,7 +79,7 @@ def tables(record: Record) -> Sequence[Table]:
         tabulate("Cosine between sequences, schemes and shapes not seen before", ["scheme", "shape"], rows, note)
     ]
     if depth:
-        note = "Models 128 wide with the pre-activations of 768 (12 blocks) and 2,048 (24 blocks) dimensions."
+        note = "Models 128 wide with the pre-activations of 768 dimensions, those of 24 blocks of 2,048."
         listings.append(
             tabulate("Standard deviation over seeds by depth", ["blocks", "T", "seeds", "after block"], depth, note)
         )

@@ -31,6 +31,19 @@ def test_bad_seeds_are_refused(text):
         parse_seeds(text)
 
 
+def test_a_seed_or_a_length_that_is_named_twice_is_probed_once(monkeypatch):
+    probed = []
+
+    def probe(_subject, seeds, inputs, *_options, **_places):
+        probed.append((seeds, inputs.seq_len))
+        return []
+
+    monkeypatch.setattr("bornbiased_jax.probes.run.probe", probe)
+    monkeypatch.setattr("bornbiased_jax.cli.outputs.OutputFiles.show", lambda *_arguments: None)
+    assert run(["probe", "preference", *PROBE, "--seq-len", "8,4,8", "--seeds", "0:3,2,1"]) == 0
+    assert probed == [([0, 1, 2], 8), ([0, 1, 2], 4)]
+
+
 @pytest.mark.parametrize(
     ("seeds", "sentence"),
     [

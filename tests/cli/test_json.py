@@ -198,6 +198,12 @@ def test_every_command_writes_one_object(path, monkeypatch, tmp_path, capsys):
     assert "--json FILE" in capsys.readouterr().out
 
 
+def test_the_list_is_of_the_experiments_that_are_named(capsys):
+    assert run(["reproduce", "table1", "demo", "--list", "--json", "-"]) == 0
+    names = [row["name"] for row in json.loads(capsys.readouterr().out)["experiments"]]
+    assert names[0] == "table1" and len(names) == 5 and all(name.startswith("demo_") for name in names[1:])
+
+
 def test_experiments_are_listed_as_json(capsys):
     assert run(["reproduce", "--list", "--scale", "smoke", "--json", "-"]) == 0
     listed = json.loads(capsys.readouterr().out)

@@ -26,20 +26,21 @@ def _blocks(page: str, language: str) -> list[str]:
     return [body for name, body in FENCE.findall((ROOT / page).read_text()) if name == language]
 
 
-def _commands(page: str) -> list[str]:
-    """Whole commands: the lines of code blocks, and what is quoted in a sentence."""
+def _commands(page: str) -> list[tuple[str, bool]]:
+    """Whole commands, the lines of code blocks (True), and what is quoted in a sentence."""
     text = (ROOT / page).read_text()
     bodies = [*_blocks(page, ""), *(body for body in _blocks(page, "{code-cell}") if body.startswith("%%bash\n"))]
     lines = [" ".join(line.split()) for body in bodies for line in body.replace("\\\n", " ").splitlines()]
     quoted = [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", FENCE.sub("", text))]
-    return [command for command in lines + quoted if command.startswith("bornbiased ") and "…" not in command]
+    found = [*((line, True) for line in lines), *((code, False) for code in quoted)]
+    return [row for row in found if row[0].startswith("bornbiased ") and "…" not in row[0]]
 
 
-COMMANDS = sorted({(page, command) for page in PAGES for command in _commands(page)})
+COMMANDS = sorted({(page, *row) for page in PAGES for row in _commands(page)})
 
 
-@pytest.mark.parametrize("page, command", COMMANDS)
-def test_a_command_names_options_that_are_there(page, command):
+@pytest.mark.parametrize("page, command, is_whole", COMMANDS)
+def test_a_command_names_options_that_are_there(page, command, is_whole):
     """Every word of the command line is looked at; what the arguments name is not opened."""
     words = shlex.split(command.partition(" # ")[0])[1:]
     context, level = click.Context(cli, info_name="bornbiased"), cli
@@ -50,10 +51,12 @@ def test_a_command_names_options_that_are_there(page, command):
     existing = {option for parameter in level.params if isinstance(parameter, click.Option)
              for option in parameter.opts + parameter.secondary_opts} | {"--help"}  # fmt: skip
     assert not {word.partition("=")[0] for word in words if word.startswith("--")} - existing, page
+    required = {parameter.opts[0] for parameter in level.params if is_whole and parameter.required}
+    assert not {option for option in required if option.startswith("--")} - set(words), page
 
 
 def test_commands_were_found():
-    assert len(COMMANDS) >= 10 and {"README.md", "docs/results/sinks.md"} <= {page for page, _ in COMMANDS}
+    assert len(COMMANDS) >= 10 and {"README.md", "docs/results/sinks.md"} <= {page for page, *_ in COMMANDS}
 
 
 @pytest.mark.slow

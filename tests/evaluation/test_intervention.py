@@ -8,6 +8,7 @@ import pytest
 
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.cli.main import run
+from bornbiased_jax.evaluation import intervention
 from bornbiased_jax.evaluation.intervention import effect, first_activations, mean_loss
 from bornbiased_jax.model import apply
 from bornbiased_jax.model.interventions import Neuron, silence, write
@@ -78,7 +79,9 @@ def test_the_command_writes_before_and_after(tmp_path, capsys):
         (["--silence", "blocks/1/mlp:0", "--length", "1"], "a sequence of one token predicts nothing"),
     ],
 )
-def test_impossible_interventions_refused_in_one_sentence(options, words, capsys):
+def test_impossible_interventions_refused_in_one_sentence(options, words, capsys, monkeypatch):
+    # Before anything is measured.
+    monkeypatch.setattr(intervention, "mean_loss", None)
     assert run([*CALL, *options, "--quiet"]) == 2
     message = capsys.readouterr().err.strip()
     assert words in message and "\n" not in message

@@ -115,6 +115,12 @@ def test_a_step_that_ignores_sigterm_is_killed(fake, monkeypatch, tmp_path):
     assert gpu.run([fake("deaf", code=code)], "smoke", tmp_path, 3.5 / 60) == {"deaf": "stopped"}
 
 
+def test_a_step_that_is_none_is_refused(tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        gpu.main(["--steps", "parity,paritty", "--out", str(tmp_path), "--minutes", "0"])
+    assert "no step 'paritty': choose some of self_test" in capsys.readouterr().err
+
+
 def test_steps_are_in_order_of_worth_and_name_what_there_is():
     assert [step.name for step in gpu.STEPS] == [
         "self_test", "parity", "products", "sweep_tiny", "sweep_nano", "training_rate", "seeds_at_once", "table1",

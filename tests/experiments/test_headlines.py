@@ -1,4 +1,4 @@
-"""The headline of Table 1 names what its rows show, and says of the others that they show nothing."""
+"""Headlines say what the rows of their record show."""
 
 import copy
 import json
@@ -6,8 +6,11 @@ from pathlib import Path
 
 from bornbiased_jax.experiments import runner
 from bornbiased_jax.experiments.birth.table1 import headline
+from bornbiased_jax.experiments.lineage import table4a
+from bornbiased_jax.experiments.sinks import sink_cures, sink_interventions
 
-RECORD = json.loads((Path(__file__).parents[2] / "experiments" / "results" / "laptop" / "table1.json").read_text())
+RECORDS = Path(__file__).parents[2] / "experiments" / "results" / "laptop"
+RECORD = json.loads((RECORDS / "table1.json").read_text())
 
 
 def test_rows_without_a_preference_are_named():
@@ -38,3 +41,39 @@ def test_headlines_are_those_of_complete_records(tmp_path):
     (tmp_path / "records" / "finding2.json").write_text(json.dumps(failed))
     told = runner.headlines(tmp_path, ["finding2", "table1", "figure2"])
     assert told == {"table1": headline(RECORD)}
+
+
+def test_groups_of_one_model_are_told_by_their_length():
+    at_two_lengths = copy.deepcopy(RECORD)
+    first = at_two_lengths["result"]["groups"][0]
+    longer = copy.deepcopy(first)
+    longer["group"]["seq_len"] = 1024
+    for initialization in first["records"]:
+        initialization["preference"]["log10_p"] = 0.0
+    at_two_lengths["result"]["groups"] = [first, longer]
+    told = headline(at_two_lengths)
+    assert "never trained, gpt2-nano at T = 1,024 of seed 42" in told
+    assert "gpt2-nano at T = 64 shows nothing beyond chance" in told
+
+
+def test_interventions_on_sinks_are_told_in_the_record_s_numbers():
+    record = json.loads((RECORDS / "sink_interventions.json").read_text())
+    assert "(λ = 10, block 3) makes sinks of 58% to 74% of the heads, scaling alone of 2% to 5%" in (
+        sink_interventions.headline(record)
+    )
+    for row in record["result"]["interventions"]:
+        row["sink_rate"] = 0.0
+    assert "makes sinks of 0% of the heads, scaling alone of 0%" in sink_interventions.headline(record)
+
+
+def test_the_note_on_baselines_names_the_text_that_reef_read():
+    record = json.loads((RECORDS / "table4a.json").read_text())
+    assert table4a.tables(record)[1].note.endswith("REEF reads 200 passages of English prose at 9/16 of the depth.")
+    record["result"]["groups"][0]["group"]["reef"] = {"text": "builtin:code", "num_sentences": 12, "sentence_len": 8}
+    assert table4a.tables(record)[1].note.endswith("REEF reads 12 passages of builtin:code at 9/16 of the depth.")
+
+
+def test_every_scale_trains_what_the_claim_on_mitigations_compares():
+    for experiment in sink_cures.EXPERIMENTS.values():
+        for settings in experiment.settings.values():
+            assert {"baseline", sink_cures.HEAD_NORM} <= set(settings["cures"])

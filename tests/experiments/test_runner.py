@@ -96,6 +96,18 @@ def test_a_record_and_a_page_are_written(catalogue, tmp_path):
         assert piece in html
 
 
+def test_a_text_that_was_changed_is_another_text(catalogue, tmp_path):
+    """Neither its record nor what experiments kept of it stands for the new one; the same bytes are the same text."""
+    catalogue.add("one", run=lambda context: {
+        "letters": context.cached("letters", context.data, lambda _folder: len(io.user_path(context.data).read_text()))
+    })  # fmt: skip
+    text, out = tmp_path / "text.txt", tmp_path / "out"
+    for content, kept in (("a", ()), ("a", ("one",)), ("abc", ()), ("a", ())):
+        text.write_text(content)
+        assert reproduce(["one"], "smoke", out, data=str(text), quiet=True).kept == kept
+        assert record(out, "one")["result"] == {"letters": len(content)}
+
+
 @pytest.mark.slow
 def test_figures_lie_next_to_the_page_as_svg_and_png(catalogue, tmp_path, capsys):
     heights = [1.0]
@@ -149,7 +161,7 @@ def test_the_context_carries_the_options(catalogue, tmp_path):
     (context,) = observed
     assert (context.scale, context.data, context.quiet, context.mesh) == ("paper", text, True, "seed=2")
     assert context.settings["n"] == 2
-    assert context.work == out / "work" / "one"
+    assert context.work == out / "work" / f"data-{runner.data_digest(text)}" / "one"
 
 
 def test_again_resumes(catalogue, tmp_path):

@@ -98,6 +98,14 @@ def test_contraction_goes_from_the_first_block_to_the_last():
     assert "is real" not in weak[1] and "0.5" in weak[1]
 
 
+def test_windows_of_a_text_are_not_called_independent():
+    text = {"inputs": {"kind": "text"}}
+    told = results.Preference([initial(0, 76, -183.4) | text]).summary()
+    assert "which windows of one text are not" in told[-1] and "is real" not in told[-1]
+    told = results.Contraction([contracted(0, [0.1, 0.4], -90.0) | text]).summary()
+    assert "windows of one text are not independent" in told[1] and "is real" not in told[1]
+
+
 def test_a_prediction_says_for_whom_its_band_holds():
     value = {"inter_cosine_by_layer": [0.1, 0.31], "inter_cosine_by_layer_std": [0.01, 0.02]}
     value |= {"top1_share_mean": 0.02, "top1_share_p10": 0.01, "top1_share_p90": 0.03}
@@ -144,6 +152,9 @@ def test_sinks_have_an_error_and_a_suspect():
     told = results.Sinks(value).summary()
     assert told[0].startswith("72% of the heads, give or take 1%,") and "T = 128" in told[0]
     assert "--silence blocks/12/mlp:1229" in told[2]
+    # No sinks have no cause, nor do those of other positions in a neuron that fires at the first.
+    for changes in ({"position": 5}, {"sink_rate": {"128": 0.0}}):
+        assert "super neuron" not in " ".join(results.Sinks(value | changes).summary())
     # The deviation over sequences is not that of heads by their average score.
     assert results.Sinks(value | {"threshold": "average"}).summary()[0].startswith("72% of the heads, put more")
 
