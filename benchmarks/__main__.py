@@ -26,14 +26,15 @@ NAMES = (
     "products",
 )
 
-name = sys.argv[1] if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else NAMES[0]
+words = sys.argv[1:]
+name = words.pop(0) if words and not words[0].startswith("-") else NAMES[0]
 if name not in NAMES:
     print(f"unknown benchmark {name!r}: choose {', '.join(NAMES)}", file=sys.stderr)
     sys.exit(2)
 # One that is stopped says where it was.
 faulthandler.register(signal.SIGTERM, chain=True)
 try:
-    importlib.import_module(f"benchmarks.{name}").main([word for word in sys.argv[1:] if word != name])
+    importlib.import_module(f"benchmarks.{name}").main(words)
 except InputError as error:
     print(error, file=sys.stderr)
     sys.exit(2)

@@ -157,9 +157,11 @@ def _prose(path: Path) -> Iterator[tuple[int, str]]:
                 yield token.start[0], re.sub(r"``.*?``|`[^`]*`|\"\w+\"", "", token.string)
 
 
+_UNSAID = re.compile(rf"\b({'|'.join(UNSAID)})\b", re.IGNORECASE)
+
+
 def _said(lines: Iterable[tuple[int, str]]) -> list[str]:
-    pattern = re.compile(rf"\b({'|'.join(UNSAID)})\b", re.IGNORECASE)
-    return [f"{line}: {word}: say {REPLACED[word.lower()]}" for line, text in lines for word in pattern.findall(text)]
+    return [f"{line}: {word}: say {REPLACED[word.lower()]}" for line, text in lines for word in _UNSAID.findall(text)]
 
 
 @pytest.mark.parametrize("folder", [".", "docs", *FOLDERS])
@@ -168,7 +170,8 @@ def test_no_prose_has_a_replaced_word(folder):
     wrong = [
         f"{path.relative_to(ROOT)}:{where}"
         for path in sorted(pages)
-        if path.suffix in (".py", ".md")
+        # Few files have such a word at all, and only these are taken apart.
+        if path.suffix in (".py", ".md") and _UNSAID.search(path.read_text())
         for where in _said(_prose(path))
     ]
     assert not wrong, "\n".join(wrong)
