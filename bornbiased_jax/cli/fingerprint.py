@@ -223,7 +223,6 @@ def _store_outputs(
     """Run the model on the probe inputs, and write its last outputs."""
     from bornbiased_jax import io, parallel
     from bornbiased_jax.checkpoints import open_checkpoint
-    from bornbiased_jax.executors import local
     from bornbiased_jax.lineage.output_fingerprint import save_outputs
     from bornbiased_jax.lineage.outputs import OutputOptions
     from bornbiased_jax.lineage.probe_inputs import ProbeInputs, read_outputs
@@ -231,6 +230,7 @@ def _store_outputs(
 
     # Check the options before any work.
     refuse_vocabulary(arguments["inputs"], arguments["vocab_size"])
+    is_local = arguments["engine"] == engines.ENGINES[0]
     store_settings = engines.store_settings(arguments)
     shared = {name: arguments.pop(name) for name in ("mesh", "coordinator", "num_processes", "process_id")}
     mesh = options.start(quiet=quiet, **shared, axis="data")
@@ -242,7 +242,7 @@ def _store_outputs(
         raise InputError("--stream holds two blocks at a time, as float32: leave --storage out")
     held = {} if storage == STORAGES[0] else {"dtype": storage}
     chosen = {name: arguments.pop(name) for name in _OF_BOTH}
-    if store_settings["engine"] is not local and any(chosen.values()):
+    if not is_local and any(chosen.values()):
         raise InputError(
             "--file and --ignore-field say how this process opens the model, and others open it by its name alone: "
             "leave --engine out"

@@ -122,6 +122,7 @@ def test_options_arrive(call, target, expected, monkeypatch, tmp_path):
         "bornbiased_jax.derive.tune:open_checkpoint": fake_checkpoint,
         OPEN: fake_checkpoint,
         "bornbiased_jax.training.initial:open_checkpoint": fake_checkpoint,
+        "bornbiased_jax.training.initial:parse_ref": lambda reference: SimpleNamespace(kind="gguf", seed=None),
         PRINT: fake_print,
         "bornbiased_jax.lineage.compared_model:weights_digests": lambda roles: WeightsDigests({}, {}),
         ROLES: lambda ref, **choices: SimpleNamespace(roles=(), config=None),
