@@ -409,10 +409,9 @@ def _grouped_units(mlp: Neurons, space: Space, size: int) -> Units | None:
     by_size = {} if mlp.is_complete else _GROUPED.setdefault(mlp, {})
     if (space, size) not in by_size:
         units, groups_Gm = neuron_units(mlp, space), _groups(size)[0]
-        # Rows are taken much faster than they are indexed.
-        by_size[space, size] = units and Units(
-            {name: rows_nk.take(groups_Gm, axis=0) for name, rows_nk in units.rows.items()},
-            units.present,
-            units.is_live[groups_Gm],
-        )
+        if units is not None:
+            # Rows are taken much faster than they are indexed.
+            rows = {name: rows_nk.take(groups_Gm, axis=0) for name, rows_nk in units.rows.items()}
+            units = Units(rows, units.present, units.is_live[groups_Gm])
+        by_size[space, size] = units
     return by_size[space, size]
