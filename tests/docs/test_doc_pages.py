@@ -101,7 +101,9 @@ def test_goals_of_the_quickstart_take_at_most_two_commands():
 @pytest.mark.slow
 def test_output_in_the_readme_is_what_its_command_prints(capsys):
     """The rows of the table, and the last sentences as far as they are quoted."""
-    (command,) = [command for command in _commands("README.md") if command.startswith("bornbiased probe")]
+    (command,) = [
+        command for command, is_whole in _commands("README.md") if is_whole and command.startswith("bornbiased probe")
+    ]
     (quoted,) = _blocks("README.md", "text")
     assert run([*shlex.split(command)[1:], "--quiet"]) == 0
     printed = capsys.readouterr().out
