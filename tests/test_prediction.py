@@ -242,6 +242,7 @@ def test_distributions_that_theory_does_not_follow_are_refused(changes: dict, na
     assert stack_of(TINY.replace(**{"init.up": "zeros"})).std("up", 0) == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{"init": "modded-nanogpt"}, {"tie_embeddings": True, "init.embedding": "zeros"}])
 def test_equal_logits_are_answered_with_the_first_token(changes: dict) -> None:
     cfg = preset("llama-tiny", num_layers=1, d_model=16, num_heads=2, d_ff=32, vocab_size=50, **changes)
@@ -289,6 +290,7 @@ def test_a_gate_of_values_needs_attention() -> None:
     assert plain.group_stds == gated.group_stds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("init", ["gpt2-scaled", "lecun"])
 def test_the_first_token_of_centered_attention_adds_nothing(init: str) -> None:
     """Its variance is a difference of equal numbers, which rounding may leave below zero."""

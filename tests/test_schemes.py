@@ -108,7 +108,9 @@ def test_every_named_scheme_has_a_public_rule():
     assert set(PUBLIC) | {"gpt2-scaled", "normal-0.02"} == set(SCHEMES)
 
 
-@pytest.mark.parametrize("scheme", PUBLIC)
+@pytest.mark.parametrize(
+    "scheme", [pytest.param(scheme, marks=pytest.mark.slow if place % 4 else ()) for place, scheme in enumerate(PUBLIC)]
+)
 def test_groups_are_distributed_as_the_public_source_says(scheme):
     weights = by_group(model(scheme))
     for group, (std, shape) in PUBLIC[scheme].items():

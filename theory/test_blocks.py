@@ -198,6 +198,7 @@ def test_another_architecture_is_rejected(wrong: dict) -> None:
     assert np.any(excess(control(), predicted(CONTROL.replace(**wrong), 1)) > 1)
 
 
+@pytest.mark.long
 def test_another_architecture_is_rejected_with_attention() -> None:
     cfg, length = CASES["no residual"]
     for wrong in ({"mlp": False}, {"residual": True}, {"activation": "tanh"}):

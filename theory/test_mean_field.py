@@ -49,6 +49,7 @@ def test_nano_layer_by_layer() -> None:
     np.testing.assert_allclose(plain(gpt2(12, 768), 64), NANO_64, atol=LAST_DIGIT)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("layers", "width", "length", "cosine"),
     [
@@ -193,6 +194,7 @@ def test_every_mitigation_is_that_of_one_layer(mitigation: dict, same: dict) -> 
 # The grid of positions.
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "stack",
     [

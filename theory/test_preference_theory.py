@@ -184,6 +184,7 @@ CASES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("rho", "vocab", "inputs", "width"), CASES)
 def test_the_distribution_of_the_top_count_against_simulation(rho, vocab, inputs, width):
     counts, won = simulate(rho, vocab, inputs, width, 500, 1)
@@ -206,6 +207,7 @@ def test_the_simulation_refuses_other_distributions():
     assert not distribution_accepts(preference.top1_distribution(0.3, 150, None)._replace(num_inputs=100), counts)
 
 
+@pytest.mark.long
 def test_the_fractions_of_random_gpt2():
     """The measured and predicted means at V = 50,257 lie inside the stated 10-90% spreads."""
     stated = {0.238: (0.007, 0.019), 0.333: (0.012, 0.035), 0.446: (0.020, 0.071)}
@@ -235,6 +237,7 @@ def test_overlap_of_finding_2_2():
     assert preference.expected_overlap(0.446, 50_257) == 1.0
 
 
+@pytest.mark.long
 def test_many_inputs_approach_the_fraction_itself():
     limit = preference.expected_fraction(0.4, 300)
     for inputs, off in ((10**3, 0.05), (10**5, 0.002), (None, 0.002)):

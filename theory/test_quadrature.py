@@ -45,6 +45,7 @@ def integrated(count: int, variance: float) -> float:
     return count * total
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("count", "variance"),
     [(1, 0.0), (1, 200.0), (2, 1e-3), (2, 200.0), (512, 56.1), (2048, 24.2), (2048, 43.0), (4096, 74.9), (4096, 200.0)]

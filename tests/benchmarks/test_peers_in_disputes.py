@@ -29,6 +29,7 @@ def read_without_tokenizer(folder):
     return fingerprint(read_by_role(str(folder)))
 
 
+@pytest.mark.slow
 def test_a_mixture_is_written_so_that_its_names_are_read(tmp_path):
     release = Release(*disputes_recipes.upcycled(2, model(1), 0))
     folder = peers.write_release(tmp_path / "model", release, np.arange(CFG.vocab_size))

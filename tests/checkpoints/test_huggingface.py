@@ -64,6 +64,7 @@ def test_logits_equal_those_of_transformers(name):
     assert expected.std() > 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_formulas_are_those_of_transformers(name, monkeypatch):
     """Without the rounding of float32, in norms and softmax too, nothing but another formula makes other logits."""

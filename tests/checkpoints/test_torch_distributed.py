@@ -114,6 +114,7 @@ def test_parts_that_overlap_and_leave_rows_out_are_refused(saved, tmp_path):
     assert str(raised.value.__cause__) == "parts overlap"
 
 
+@pytest.mark.slow
 def test_mutated_descriptions_are_refused_in_one_sentence(saved, tmp_path):
     for name, content in ((path.name, path.read_bytes()) for path in (saved / "step-7").iterdir()):
         (tmp_path / name).write_bytes(content)

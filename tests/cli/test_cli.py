@@ -218,6 +218,7 @@ def test_the_module_runs_and_interrupts_with_130(monkeypatch, capsys):
     assert run(["models"]) == 130
 
 
+@pytest.mark.slow
 def test_seedprint_says_p_and_its_logarithm(tmp_path, capsys):
     sizes = ["--num-inputs", "40", "--seq-len", "4", "--quiet"]
     small = "gpt2-tiny,num_layers=1,d_model=32,vocab_size=64"

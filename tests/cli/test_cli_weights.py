@@ -32,6 +32,7 @@ def test_hidden_from_every_order_of_labels_and_found_by_matching(seedprint, susp
     assert seedprint(f"seed:8{INITIAL}", suspect)["verdict"] == "unrelated"
 
 
+@pytest.mark.slow
 def test_choices_are_labeled(seedprint, suspect):
     chosen = seedprint(f"seed:7{INITIAL}", suspect, "--test", "weights", "--labels", "units", "--alpha", "0.01")
     assert chosen["exploratory"] == ["alpha = 0.01", "labels = units"]

@@ -234,6 +234,7 @@ def test_one_file_for_two_results_is_refused(words, tmp_path, capsys):
     assert run([*call, "--json", os.devnull, "--csv", os.devnull]) == 0
 
 
+@pytest.mark.slow
 def test_results_are_written_to_the_home_folder_that_is_named(tmp_path, monkeypatch):
     """Shells leave the "~" of --json=~/a.json to the program."""
     home = tmp_path / "home"

@@ -180,6 +180,7 @@ def test_files_go_through_links_and_into_pipes(command, foreign):
     assert (os.stat(os.devnull).st_ino, os.stat(os.devnull).st_rdev) == (before.st_ino, before.st_rdev)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
 def test_a_plot_goes_through_a_link_and_leaves_the_rest(suffix, foreign, tmp_path):
     KINDS["run.json"].make(tmp_path)

@@ -65,6 +65,7 @@ def test_symmetries_preserve_the_function_or_are_refused(name, change, trained):
     assert derived.digest != derived.base_digest
 
 
+@pytest.mark.slow
 def test_neurons_of_a_shared_expert_are_permuted_and_rescaled():
     derived = changed(QWEN2_MOE, "permute:5", "rescale:5")
     assert derived.preserved and derived.logit_difference < 1e-3

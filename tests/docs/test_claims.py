@@ -79,6 +79,7 @@ def _git(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_pages_name_records_whose_commit_is_not_in_the_history():
     if _git("rev-parse", "--is-shallow-repository").stdout.strip() != "false":
         pytest.skip("the history is absent")

@@ -24,6 +24,7 @@ def bytes_read() -> int:
     return int(Path("/proc/self/io").read_text().split()[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", CALLS)
 @pytest.mark.parametrize("lines", [True, False], ids=["lines", "one line"])
 def test_a_gigabyte(command, lines, tmp_path, capsys):

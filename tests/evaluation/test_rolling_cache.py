@@ -89,6 +89,7 @@ def test_one_pass_is_decoding_token_by_token(name, keep):
 whole = jax.jit(apply, static_argnums=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", [0, 3])
 def test_one_block_reads_the_window_as_a_text_of_its_own(keep):
     """Keys and values of a single block know their own token alone, so that the cache can be read anew."""

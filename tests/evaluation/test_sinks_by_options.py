@@ -31,6 +31,7 @@ def test_sinks_by_step_have_the_criteria_of_the_report(monkeypatch):
     assert row["largest_score"] == [pytest.approx(np.max(report["score_by_layer_head"]["8"]))]
 
 
+@pytest.mark.slow
 def test_a_mixture_of_experts_has_a_report_without_super_neurons(monkeypatch):
     cfg = preset("mixtral-tiny", num_layers=2, d_model=16, num_heads=2, num_kv_heads=1, d_ff=8, vocab_size=64)
     params, ids = init_seed(cfg, 0), np.arange(24)

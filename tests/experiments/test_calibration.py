@@ -64,6 +64,7 @@ def test_shared_vectors_break_the_permutation_test_and_not_the_population_test()
     assert stats.binomtest(rejected, 10, 0.05, alternative="greater").pvalue > 1e-4
 
 
+@pytest.mark.slow
 def test_pairs_are_disjoint_untrained_models_whatever_the_chunk(monkeypatch):
     cfg = preset("gpt2-tiny", **SIZES)
     x = inputs.random_tokens(48, 4, 128)

@@ -37,6 +37,7 @@ def test_a_chapters_page_names_its_modules_and_no_other(chapter):
 SETTINGS = [name for name in code.SILENT if name.endswith(".settings")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SETTINGS)
 def test_settings_outside_the_digest_are_read_where_experiments_are_declared_alone(name):
     package, chapter = name.removesuffix(".settings"), name.split(".")[2]

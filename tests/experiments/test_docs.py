@@ -36,6 +36,7 @@ def committed(tmp_path, monkeypatch):
     (tmp_path / "laptop" / "table1.json").write_text(json.dumps(RECORD))
 
 
+@pytest.mark.slow
 def test_the_documents_say_what_the_records_say():
     for path in docs.documents():
         text = path.read_text()

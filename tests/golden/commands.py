@@ -262,7 +262,8 @@ def _exit_codes() -> Values:
 # An experiment compiles for half a minute; these train a model first, or start another process.
 MARKS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("pretrain", "runs", "plot", "sinks-by-step", "sinks-rounding"), ("slow",)),
-    **dict.fromkeys(("adapt-lora", "whichseed", "predict", "seedprint-population"), ("slow",)),
+    **dict.fromkeys(("adapt-lora", "whichseed", "predict", "seedprint-population", "export-of-run"), ("slow",)),
+    **dict.fromkeys(("probe-preference", "generate-text", "seedprint-undefined", "intervene"), ("slow",)),
     **dict.fromkeys(("reproduce", "export-peft", "adapt-full", "adapt-prefix", "adapt-prefix-plus"), NIGHTLY),
     **dict.fromkeys(("probe-preference-checkpoint", "probe-contraction-theory", "whichseed-none"), NIGHTLY),
 }

@@ -104,7 +104,10 @@ CASES = {
     ),
     "rolling-cache": _case(f"sinks model {REPORT} --no-details --streaming 6 --keep-sinks 0,1,4"),
     **{
-        f"intervene-{name}": _case(f"intervene model {TEXT} --length 24 --num-sequences 6 --epsilon 0.16 {words}")
+        f"intervene-{name}": _case(
+            f"intervene model {TEXT} --length 24 --num-sequences 6 --epsilon 0.16 {words}",
+            () if name == "together" else ("slow",),
+        )
         for name, words in EDITS.items()
     },
     # Before a merge all of them at once.

@@ -163,6 +163,7 @@ def test_neurons_are_matched_in_coordinates_that_both_models_have(changes, least
     assert least < single_verdict(untrained(1), changed(1, changes), MATCHED, options).z < most
 
 
+@pytest.mark.slow
 def test_coordinates_negated_at_random_are_not_taken_for_common_ones():
     """Of few coordinates more than half may keep their sign: z is beyond chance, and matching in them would fail."""
     draws = np.random.default_rng(0)

@@ -354,6 +354,7 @@ def test_many_weak_terms_are_one_strong_finding():
     assert together.log10_p_bound < 3 * min(each.log10_p_bound for each in alone)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_heads", [4, 6, 8])
 def test_a_few_heads_of_independent_numbers_seldom_repeat(num_heads):
     """Scores at other shifts are few: by their standard deviation one of fifty single blocks was called repeating."""

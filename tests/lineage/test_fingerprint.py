@@ -268,6 +268,7 @@ def test_shared_expert_has_one_fingerprint_read_by_the_table_or_by_names():
     assert all((mlp.token["up"] != 0).any() for mlp in neurons)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama-tiny", "qwen2moe-tiny"])
 def test_digests_by_role_are_those_of_the_parameters(name):
     checkpoint = open_checkpoint(f"seed:42@{name},num_layers=2,vocab_size=64")
@@ -286,6 +287,7 @@ def test_known_digests_are_not_computed_again_and_the_payload_is_the_same(name, 
     assert payload_digest(fingerprint(source, digests=digests)) != expected
 
 
+@pytest.mark.slow
 def test_a_comparison_with_its_sheet_hashes_every_tensor_once(monkeypatch):
     pair = [ComparedModel(f"seed:{seed}@llama-tiny,num_layers=1,vocab_size=64") for seed in (1, 2)]
     hashed = []
@@ -328,6 +330,7 @@ def test_small_tensors_take_no_place_of_large_ones():
     assert done == list(range(len(sizes)))
 
 
+@pytest.mark.slow
 def test_work_on_large_models_shows_how_far_it_is(monkeypatch, capsys):
     models = [f"seed:{seed}@llama-tiny,num_layers=1,vocab_size=64" for seed in (1, 2)]
     trace(*models)

@@ -160,6 +160,7 @@ def test_the_command_adds_the_mixture_and_prints_the_trap(folder, tmp_path, caps
     assert "Coefficients by block" in (tmp_path / "page.html").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [[], ["--outputs", "--num-inputs", "8", "--seq-len", "4"]])
 @pytest.mark.parametrize("place", range(3))
 def test_a_stored_fingerprint_is_refused_in_one_sentence(folder, tmp_path, capsys, kind, place):

@@ -183,6 +183,7 @@ def test_what_was_left_out_of_a_models_files_is_part_of_the_verdict(tmp_path):
     assert not notes_of(verdict_on(CFG, BASE), "files: ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
 def test_a_model_without_a_head_is_the_base_in_all_tensors_that_both_have(tmp_path, dtype):
     base, suspect, shallow = (tmp_path / name for name in ("base", "suspect", "shallow"))

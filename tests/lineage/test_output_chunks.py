@@ -52,6 +52,7 @@ def test_a_fingerprint_is_the_same_file_whoever_computes_it(inputs, layer, opene
     ]
 
 
+@pytest.mark.slow
 def test_interrupted_fingerprint_resumes(opened, tmp_path):
     ticks = []
 

@@ -140,6 +140,7 @@ def test_frozen_tensors_are_named(base):
     assert any("1 of" in note and "identical" in note for note in verdict.detail["notes"])
 
 
+@pytest.mark.slow
 def test_other_inputs_and_layers_are_refused(base):
     with pytest.raises(InputError, match="different inputs"):
         compare(base, fp.fingerprint_outputs(initial(42), inputs.random_tokens(50, 6, 64, seed=1)))

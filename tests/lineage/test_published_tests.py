@@ -59,6 +59,7 @@ def test_paper_equals_algorithm_one_by_scipy():
     assert verdict.z == pytest.approx(stats.norm.isf(t), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_gaussian_null_has_kendalls_variance():
     num_inputs, width = 500, 400
     taus = np.concatenate([null_taus(num_inputs, width, width, draw) for draw in range(5)])

@@ -10,7 +10,7 @@ from tests.lineage.rounded import FORMS, LARGEST, bfloat16, by_channel, by_tenso
 
 
 @pytest.mark.parametrize("name", FORMS)
-@pytest.mark.parametrize("was_bfloat16", [False, True])
+@pytest.mark.parametrize("was_bfloat16", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_each_form_of_8_bits_is_told_by_its_scales(name, was_bfloat16):
     kind, form = FORMS[name]
     base_OI = weights()

@@ -221,6 +221,7 @@ def test_an_innocent_pair_is_among_the_unrelated_ones(first, second):
     assert rows["equal_tensors"].place == rows["embedding_cosine"].place == rows["mdir_trace"].place == "inside"
 
 
+@pytest.mark.slow
 def test_no_place_is_said_for_models_of_other_sizes_than_the_ranges():
     """Two seeds of another size have a CKA beyond all unrelated pairs that were measured, and share nothing."""
     model, other = untrained(CFG, 1), untrained(CFG, 2)

@@ -60,6 +60,7 @@ def z_by_evidence(result):
     return {row["name"]: row["z"] for row in result.detail["tests"]}
 
 
+@pytest.mark.slow
 def test_replaced_public_directions_are_missed_by_public_signs_and_found_under_another_key():
     cfg = preset("llama-tiny", d_ff=256, vocab_size=512)
     base, others = (numpy_params(init_seed(cfg, seed)) for seed in (1, 2))

@@ -89,6 +89,7 @@ def _params(cfg):
     return init_seed(cfg, 0)
 
 
+@pytest.mark.slow
 def test_the_command_keeps_the_storage_and_two_of_them_are_told_apart(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for seed, storage in ((1, "float32"), (1, "bfloat16"), (2, "bfloat16")):

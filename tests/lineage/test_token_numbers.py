@@ -35,6 +35,7 @@ def verdict(base, suspect):
     return auto(ComparedModel(reader(base)), ComparedModel(reader(suspect)), num_permutations=199)
 
 
+@pytest.mark.slow
 def test_a_rotated_copy_with_other_token_numbers_is_undefined_without_tokenizers():
     found = verdict(trained(1), hidden(trained(1)))
     assert found.verdict == "undefined"
@@ -58,6 +59,7 @@ def test_norms_of_initial_rows_say_nothing_of_token_numbers():
     assert auto(*stored, num_permutations=199).verdict == "unrelated"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", [0.3, 0.5, 0.7])
 def test_random_orders_pass_as_one_vocabulary_at_the_level_and_one_vocabulary_always(own):
     """Of 300 orders 3 pass on average, and at most 10 in 999 of 1,000 such checks."""

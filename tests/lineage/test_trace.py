@@ -91,6 +91,7 @@ def test_base_and_suspect_keep_their_places():
     assert first.detail["null_mean"] != pytest.approx(second.detail["null_mean"])
 
 
+@pytest.mark.slow
 def test_alpha_is_the_tests_own_or_the_one_given(monkeypatch):
     assert trace(ref(1), ref(2), probe=PROBE).alpha == TESTS["permutation"].alpha == 0.01
     p = trace(ref(1), ref(2), probe=PROBE).p_value

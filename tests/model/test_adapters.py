@@ -58,6 +58,7 @@ def test_lora_and_a_memory_of_zeros_begin_as_the_base_bitwise(name):
         assert np.abs(after - expected).max() > 0.01
 
 
+@pytest.mark.slow
 def test_lora_applied_is_lora_merged():
     adapter, base = EVERY["lora"], init_seed(LLAMA, 3)
     trained = moved(init_adapter(LLAMA, adapter, 7))

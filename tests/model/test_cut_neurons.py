@@ -66,6 +66,7 @@ def test_writing_back_what_was_silenced_restores_the_model(params):
     np.testing.assert_allclose(restored, run(params, tokens=tokens).logits_BTV, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("blocks", [None, [2]])
 def test_a_cleared_channel_is_zero_there_and_as_it_was_before(params, blocks):
     residual = np.asarray(run(params, clear(CFG, [3], position=2, blocks=blocks)).layers["residual"])

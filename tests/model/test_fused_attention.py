@@ -86,6 +86,7 @@ def test_rematerialized_blocks_call_the_kernel_again(hopper):
     assert kernels(program) == (2, 1)
 
 
+@pytest.mark.slow
 def test_float32_keeps_the_plain_formula(hopper):
     program = lowered(gradient(CFG, "float32"), parameter_shapes(CFG), tokens(5))
     assert kernels(program) == (0, 0)
@@ -104,6 +105,7 @@ def test_window_reaches_the_kernel(hopper):
     assert len(re.findall(r"sliding_window_length\\22: 7\b", program)) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [{"sink_logit": "zero"}, {"attention_kernel": "sigmoid"}, {"head_dim": 12}, {"head_dim": 512}],

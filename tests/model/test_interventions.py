@@ -82,6 +82,7 @@ def test_a_mask_in_every_block_is_the_mask(model):
     np.testing.assert_allclose(plain.logits_BTV, full.logits_BTV, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_mask_in_one_block_acts_there_alone(model):
     """Nothing before it moves, the token sees itself alone there, and everything again after it."""
     cfg, params, tokens = model

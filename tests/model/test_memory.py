@@ -29,6 +29,7 @@ from bornbiased_jax.training.throughput import flops_per_token
 SIZES = dict(num_layers=2, vocab_size=512)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "changes", "batch", "length"),
     [

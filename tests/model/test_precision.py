@@ -34,6 +34,7 @@ def test_every_product_of_a_probe_is_made_by_the_algorithm_of_that_name():
     assert "BF16_BF16_F32_X3" not in plain
 
 
+@pytest.mark.slow
 def test_a_probe_keeps_its_counts_and_cosines():
     inputs = random_tokens(64, 8, CFG.vocab_size)
     by_name = {
@@ -45,6 +46,7 @@ def test_a_probe_keeps_its_counts_and_cosines():
     np.testing.assert_allclose(*curves, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_outputs_of_three_products_are_those_of_exact_ones():
     params, inputs = init_seed(CFG, 42), random_tokens(16, 8, CFG.vocab_size)
     exact_ND, by_three_ND = (
@@ -89,6 +91,7 @@ def test_the_precision_of_an_experiment_reaches_its_products(half, name, tmp_pat
     assert results[0] != results[1]
 
 
+@pytest.mark.slow
 def test_a_store_keeps_precisions_apart(tmp_path):
     inputs = random_tokens(16, 4, CFG.vocab_size)
     for name in ("highest", "bf16x3"):

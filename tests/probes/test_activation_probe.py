@@ -45,6 +45,7 @@ def test_bins_are_half_open_but_for_the_last():
     assert Histogram(jnp.array([-1.0, 0.5, 1.0]))(batch)["bins"].tolist() == [2, 2]
 
 
+@pytest.mark.slow
 def test_figure_6_with_and_without_norm():
     """σ = 0.02·√768 = 0.554 behind a LayerNorm; 0.02 times that, 0.011, on inputs of std 0.02 without."""
     rng = np.random.default_rng(0)

@@ -59,6 +59,7 @@ def test_a_finished_probe_is_extended_to_what_one_made_at_once_is(tmp_path, opti
     assert chunks_of(tmp_path / "parts") == chunks_of(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_killed_probe_resumes(tmp_path):
     ticks = []
 

@@ -84,6 +84,7 @@ def test_stored_attentions_are_what_transformers_returns_now():
         check(open_checkpoint(FIXTURES / "hf" / name), tokens_NT, weights_LNHTT.astype(np.float64), "rows_from_k", 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", nightly_except(["gpt2", "gpt_neox", "olmo2", "qwen2-window"], "gpt2", "qwen2-window"))
 def test_the_whole_report_on_another_family(name):
     checkpoint = open_checkpoint(FIXTURES / "hf" / name)

@@ -102,6 +102,7 @@ def page_text(path):
 COPIES = {"byte for byte": lambda *model: model, "rotated": everything}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("copy", COPIES)
 def test_a_page_on_equal_models_has_no_probability(tmp_path, copy):
     model = descend(config(num_layers=2, d_model=48, d_ff=64), 42)
@@ -120,6 +121,7 @@ def test_a_page_on_equal_models_has_no_probability(tmp_path, copy):
     assert "unrelated" not in text.partition("What is this evidence worth?")[0].partition("The two models")[0]
 
 
+@pytest.mark.slow
 def test_a_page_on_two_names_of_one_initialization_has_no_probability(tmp_path):
     for test in ("auto", "permutation", "weights"):
         page = tmp_path / f"{test}.html"

@@ -50,6 +50,7 @@ def page_of(base, suspect, tmp_path):
     return place.read_text()
 
 
+@pytest.mark.slow
 def test_both_models_are_named_with_files_sizes_dates_and_digests(folder, tmp_path, capsys):
     page = page_of(folder, f"seed:2@{SMALL}", tmp_path)
     assert "2 files, model-00001-of-00002.safetensors to model-00002-of-00002.safetensors" in page
@@ -66,6 +67,7 @@ def test_both_models_are_named_with_files_sizes_dates_and_digests(folder, tmp_pa
     assert "at most one pair of unrelated models in 10,000" in page and "it cannot say who copied from whom" in page
 
 
+@pytest.mark.slow
 def test_versions_and_machine_that_compared_them_are_named(folder, tmp_path):
     page = page_of(folder, f"seed:2@{SMALL}", tmp_path)
     assert f"Compared by bornbiased-jax {__version__} (" in page
@@ -74,6 +76,7 @@ def test_versions_and_machine_that_compared_them_are_named(folder, tmp_path):
     assert f"on {processor['cores']} cores of {processor['cpu']}." in unescape(page)
 
 
+@pytest.mark.slow
 def test_the_page_of_two_files_is_the_same_every_time(folder, tmp_path):
     assert page_of(folder, f"seed:2@{SMALL}", tmp_path) == page_of(folder, f"seed:2@{SMALL}", tmp_path)
 

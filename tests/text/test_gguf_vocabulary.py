@@ -143,6 +143,7 @@ def test_scores_join_as_sentencepiece_does(tmp_path):
     assert_is_sentencepieces(tmp_path, load_tokenizer(tmp_path / "tokenizer.model"), "\n".join(corpus))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["mistral_v1_32k_sentencepiece.model", pytest.param("llama2_32k_sentencepiece.model", marks=NIGHTLY)]
 )
@@ -151,7 +152,7 @@ def test_scores_join_as_sentencepiece_does(tmp_path):
     [
         "tinystories/tinystories_10k.txt",
         pytest.param("tinyshakespeare/input.txt", marks=NIGHTLY),
-        pytest.param("wikitext-2/test.txt", marks=pytest.mark.slow),
+        "wikitext-2/test.txt",
     ],
 )
 def test_scores_join_as_sentencepiece_does_with_real_models(shared, tmp_path, name, text):

@@ -137,6 +137,7 @@ def test_progress_says_loss_and_epoch(place, monkeypatch):
     assert words == ["loss 5.250 to 5.500, epoch 0.50"]
 
 
+@pytest.mark.slow
 def test_tensorboard_reads_the_events(calm):
     from tensorboardX.proto.event_pb2 import Event
 

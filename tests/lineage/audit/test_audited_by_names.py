@@ -224,6 +224,7 @@ YARN = {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0, "ll
 GGUF_KINDS = {"yarn": {"fields": YARN}, "not known": {"architecture": "arcee"}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", GGUF_KINDS)
 def test_gguf_files_are_audited_whatever_their_fields_say(kind, tmp_path):
     flats = trajectory(1, steps=(*STEPS, 400))

@@ -68,6 +68,7 @@ def test_pickles_that_would_run_code_are_listed_and_digested_and_the_others_audi
     assert len(rows["step100"]["file_digest"]) == 64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "weights.pt"])
 def test_torch_files_are_audited_as_safetensors_are(tmp_path, name):
     for folder in ("safetensors", "torch"):
