@@ -104,7 +104,7 @@ MOST_LINES = 20
 
 
 def _moved(names: list[str], scale: str, out: str) -> dict[str, list[list[Any]] | None]:
-    """Compare with the committed records: by experiment place, old and new value; None where it has none."""
+    """Compare with the committed records: by experiment place, old and new value; None where none has its data."""
     from bornbiased_jax import io
     from bornbiased_jax.experiments import results, runner
 
@@ -112,7 +112,8 @@ def _moved(names: list[str], scale: str, out: str) -> dict[str, list[list[Any]] 
     for name in names:
         before = results.committed(name, scale)
         now = io.read_json(runner.record_path(out, name))
-        moved[name] = None if before is None else [list(row) for row in results.differences(before, now)]
+        is_of_its_data = before is not None and before["data"] == results.data_names(now["data"])
+        moved[name] = [list(row) for row in results.differences(before, now)] if is_of_its_data else None
     return moved
 
 
@@ -123,7 +124,7 @@ def _lines(moved: dict[str, list[list[Any]] | None]) -> Iterator[str]:
     within = f"within {results.TOLERANCE:g} of the committed record"
     for name, rows in moved.items():
         if rows is None:
-            yield f"{name}: no committed record at this scale"
+            yield f"{name}: no committed record of this scale and data"
             continue
         yield f"{name}: {len(rows)} values moved, the others {within}" if rows else f"{name}: all {within}"
         for place, old, new in rows[:MOST_LINES]:

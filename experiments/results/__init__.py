@@ -135,19 +135,24 @@ def _check_traceable(record: Record) -> None:
         raise InputError(f"the record {record['experiment']} does not say which code made it: run it again")
 
 
+def data_names(data: str | None) -> str | None:
+    """Return ``--data`` as a record keeps it: files by their names, without folders."""
+    if data is None:
+        return None
+    shortened = []
+    for role, source in split_data(data):
+        name = Path(source).name if source.startswith(("/", "~")) else source
+        shortened.append(name if role is None else f"{role}={name}")
+    return ";".join(shortened)
+
+
 def _portable(record: Entry) -> Entry:
     """Return the record with the names of its data and without their folders.
 
     Raises:
         InputError: another value is a path of this machine.
     """
-    data = record.get("data")
-    if data is not None:
-        shortened = []
-        for role, source in split_data(data):
-            name = Path(source).name if source.startswith(("/", "~")) else source
-            shortened.append(name if role is None else f"{role}={name}")
-        record = {**record, "data": ";".join(shortened)}
+    record = {**record, "data": data_names(record.get("data"))}
     for place, value in leaves(record):
         if isinstance(value, str) and value.startswith("/"):
             raise InputError(f"the record {record['experiment']} holds a path of this machine at {place}: leave it out")

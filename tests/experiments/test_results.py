@@ -3,6 +3,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from bornbiased_jax.cli import reproduce
 from bornbiased_jax.cli.main import cli
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.experiments import results, runner
@@ -113,6 +114,15 @@ def test_compare_runs_again_and_prints_what_moved(tmp_path, monkeypatch):
     assert ran == [(("table1", "table2"), "smoke", str(tmp_path / "out" / "compare"))]
     assert "table1: 1 values moved" in done.output and "result.rows.0.share: 0.25 -> 0.5" in done.output
     assert "table2: no committed record" in done.output
+
+
+def test_a_record_of_another_text_is_compared_with_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "FOLDER", commit(tmp_path, record(data="a.txt")))
+    path = runner.record_path(tmp_path / "out", "table1")
+    path.parent.mkdir(parents=True)
+    for data, moved in (("/home/me/a.txt", []), ("builtin:code", None)):
+        path.write_text(json.dumps(record(data=data)))
+        assert reproduce._moved(["table1"], "smoke", str(tmp_path / "out")) == {"table1": moved}
 
 
 def commit(tmp_path, *records):
