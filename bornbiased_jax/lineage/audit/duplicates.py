@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
 from bornbiased_jax.lineage.audit.finding import Finding, listed
@@ -168,7 +168,8 @@ def _parts(copies: Copies, covered: set[frozenset[str]]) -> list[Finding]:
     """Find checkpoints that share some parts and not all.
 
     No evidence is a part that is frozen in its run, that every checkpoint has, or that several runs keep frozen. What
-    initializations alone share (a table drawn once for all) is information.
+    initializations alone share (a table drawn once for all) is information, and so is what the only two checkpoints of
+    a run share: nothing tells a frozen part from a copied one.
     """
     frozen = frozen_parts(copies.labels, copies.digests)
     # Checkpoints by the digest of a part that they hold.
@@ -188,6 +189,7 @@ def _parts(copies: Copies, covered: set[frozenset[str]]) -> list[Finding]:
             representatives.setdefault(run if part in frozen.get(run, ()) else name, name)
         if len(representatives) >= 2 and any(key == name for key, name in representatives.items()):
             shared[tuple(representatives.values())].append(next(iter(part_by_name.values())))
+    num_members = Counter(copies.labels[name].run for name, parts in copies.digests.items() if parts)
     # One finding a group, but for pairs that other findings cover.
     findings = []
     for names, common in shared.items():
@@ -204,6 +206,9 @@ def _parts(copies: Copies, covered: set[frozenset[str]]) -> list[Finding]:
         are_initial = all(label.step == 0 for label in labels) and len({label.run for label in labels}) == len(labels)
         if are_initial:
             findings.append(Finding("shared-birth", names, f"{text}. They were drawn once for all of these runs."))
+        elif len(names) == 2 and labels[0].run == labels[1].run and num_members[labels[0].run] == 2:
+            text += ". Training that left them frozen does that, and so does a copy: a third of the run would tell."
+            findings.append(Finding("inconclusive", names, text))
         else:
             findings.append(Finding("duplicate", names, f"{text}."))
     return findings

@@ -59,6 +59,16 @@ def test_duplicates_shards_shared_initializations_and_gaps(tmp_path):
     assert "share 1 of 2 weight files" in copies[1]["text"]
 
 
+@pytest.mark.parametrize(("steps", "kind"), [((100, 200), "inconclusive"), ((100, 200, 300), "duplicate")])
+def test_what_the_only_two_checkpoints_of_a_run_share_may_be_frozen(steps, kind, tmp_path):
+    revisions = suite(steps=steps) | {"seed1-step200": revision("a1.100", "b1.200")}
+    report = audit_listing(listing(tmp_path, revisions))
+    assert [(row["kind"], row["subjects"]) for row in report["findings"]] == [
+        (kind, ["seed1-step100", "seed1-step200"])
+    ]
+    assert report["clean"] == (kind == "inconclusive")
+
+
 def test_parts_that_two_checkpoints_and_others_have_are_counted(tmp_path):
     """Of a, b and c, which have one file in common, a and b share another one: two in all."""
     shards = {"a": ("1", "2", "3"), "b": ("1", "2", "4"), "c": ("1", "5", "6"), "d": ("7", "8", "9")}
