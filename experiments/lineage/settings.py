@@ -288,3 +288,10 @@ WEIGHTS_CALIBRATION = by_scale(
     seeds=(3, 12, 24),
     schedule={**_SCHEDULE, **_RATES, "steps": (3, 200, 2_000), "context": (16, 32, 64)},
 )
+TOKEN_NEURONS_LEVEL = by_scale(
+    model="llama-tiny",
+    changes=tuple(WEIGHTS_CALIBRATION[scale]["changes"] for scale in ("smoke", "laptop", "paper")),
+    num_pairs=(40, 10_000, 20_000),
+    num_permutations=(200, 2_000, 2_000),
+    chunk=(40, 500, 500),
+)
