@@ -60,7 +60,7 @@ def test_duplicates_shards_shared_initializations_and_gaps(tmp_path):
 
 
 @pytest.mark.parametrize(("steps", "kind"), [((100, 200), "inconclusive"), ((100, 200, 300), "duplicate")])
-def test_what_the_only_two_checkpoints_of_a_run_share_may_be_frozen(steps, kind, tmp_path):
+def test_what_the_only_two_checkpoints_of_a_run_both_hold_may_be_frozen(steps, kind, tmp_path):
     revisions = suite(steps=steps) | {"seed1-step200": revision("a1.100", "b1.200")}
     report = audit_listing(listing(tmp_path, revisions))
     assert [(row["kind"], row["subjects"]) for row in report["findings"]] == [
