@@ -218,7 +218,7 @@ EXPERIMENT = Experiment(
     settings=settings.WEIGHTS_CALIBRATION,
     cost={
         "smoke": "a minute, most of it compilation",
-        "laptop": "1 h 39 min on one core of a busy machine",
+        "laptop": "58 minutes on two busy cores",
         "paper": "not measured: hours",
     },
     run=run,
