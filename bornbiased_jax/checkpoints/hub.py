@@ -86,7 +86,13 @@ def fetch(name: HubName) -> Path:
     if cached is not None:
         return cached
     with hub.asking(str(name)):
-        config = api.hf_hub_download(name.repository, _CONFIG, revision=name.revision, tqdm_class=_SILENT)
+        try:
+            config = api.hf_hub_download(name.repository, _CONFIG, revision=name.revision, tqdm_class=_SILENT)
+        except api.errors.RemoteEntryNotFoundError as error:
+            raise InputError(
+                f"{name} has no {_CONFIG}, as a GGUF file or an adapter has none: fetch it with "
+                f"`hf download {name.repository}`, and name the file or folder"
+            ) from error
         commit = Path(config).parent.name
         listed = {
             row.path: RemoteFile(row.size, row.lfs.sha256 if row.lfs is not None else None)

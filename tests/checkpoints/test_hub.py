@@ -169,6 +169,14 @@ def test_hub_refusal_reported_in_one_sentence(remote, capsys, name, code, said):
     assert message.count("\n") == 1 and said in message and name in message
 
 
+def test_no_connection_blamed_without_a_configuration(server, tmp_path):
+    (tmp_path / "gguf").mkdir()
+    (tmp_path / "gguf" / "tiny.gguf").write_bytes(b"GGUF")
+    server.add("owner/gguf", "main", tmp_path / "gguf")
+    with pytest.raises(InputError, match="hf:owner/gguf has no config.json.* `hf download owner/gguf`"):
+        open_checkpoint("hf:owner/gguf")
+
+
 def test_offline_the_cache_is_read_and_nothing_else(remote, monkeypatch, model):
     open_checkpoint(NAME)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
