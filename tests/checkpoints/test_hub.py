@@ -82,6 +82,20 @@ def test_nothing_is_asked_before_a_name_is_opened(remote):
     assert remote.asked == []
 
 
+def test_tokenizer_fetched_for_weights_that_another_program_fetched(remote, tmp_path, monkeypatch):
+    open_checkpoint(NAME)
+    next((tmp_path / "cache").rglob("tokenizer.json")).unlink()
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert open_checkpoint(NAME).tokenizer is None
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    assert open_checkpoint(NAME).tokenizer.vocab_size == 2
+    # That the hub has none is asked once.
+    remote.add("owner/bare", "main", write(tmp_path, "bare", initialization(1)))
+    open_checkpoint("hf:owner/bare")
+    remote.asked.clear()
+    assert open_checkpoint("hf:owner/bare").tokenizer is None and remote.asked == []
+
+
 def test_shards_are_those_of_the_index(remote, model, tmp_path):
     folder = tmp_path / "sharded"
     folder.mkdir()
