@@ -218,12 +218,15 @@ class RayExecutor(Executor):
 
         self._ray, self._starts_cluster = ray, not ray.is_initialized()
         if self._starts_cluster:
+            # "local": Ray itself takes a cluster that RAY_ADDRESS or a file names, which has its processors already.
             alone: dict[str, object] = {} if address else {"num_cpus": workers, "include_dashboard": False}
             try:
-                ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **alone)
-            except (ConnectionError, RuntimeError) as error:
+                ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR, **alone)
+            except (ConnectionError, RuntimeError, ValueError) as error:
                 raise InputError(
                     f"no Ray cluster answers at {address}: start one there, or leave --ray-address out"
+                    if address
+                    else f"Ray does not start here: {' '.join(str(error).split())}"
                 ) from error
         gpus = 0 if jax.default_backend() == "cpu" else 1
         self._remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import re
+import sys
 import tempfile
 import time
 import types
@@ -310,6 +311,23 @@ def test_array_refused_by_slurm_reported(tmp_path, monkeypatch):
     executor = engine_named("slurm", workers=1)(tmp_path / "store", 1)
     with executor, pytest.raises(InputError, match=f"Slurm does not take the tasks: {said}$"):
         executor.submit(print)
+
+
+def test_ray_starts_here_or_names_the_address(monkeypatch):
+    addresses = []
+
+    def init(address, **options):
+        addresses.append(address)
+        if address != "local":
+            raise ValueError(f"Invalid address format: {address}")
+
+    fake = types.SimpleNamespace(init=init, is_initialized=lambda: False, remote=lambda **options: None)
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    # A cluster that the environment names is not asked: it would refuse a number of processors.
+    executors.RayExecutor(2, None)
+    assert addresses == ["local"]
+    with pytest.raises(InputError, match="no Ray cluster answers at here: start one there"):
+        executors.RayExecutor(2, "here")
 
 
 def test_errors_of_ray_itself_break_the_executor():
