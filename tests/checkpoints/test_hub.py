@@ -13,7 +13,7 @@ from bornbiased_jax.checkpoints import hub, open_checkpoint, parse_ref
 from bornbiased_jax.checkpoints.weight_files import INDEX, WEIGHTS
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.errors import InputError
-from tests.fixtures.hub_server import point_to, serving
+from tests.fixtures.hub_server import INVALID_TOKEN, point_to, serving
 from tests.fixtures.suites import initialization, write
 
 NAME = "hf:owner/tiny"
@@ -173,6 +173,7 @@ def test_pickles_are_not_fetched(server, model, tmp_path):
         ("hf:owner/none", None, "none of this name"),
         ("hf:owner/tiny@none", None, "no such revision: name a branch"),
         ("hf:owner/tiny", "GatedRepo", "its owner asks for consent"),
+        ("hf:owner/tiny", INVALID_TOKEN, "the hub does not take your token: `hf auth login` with a new one"),
     ],
 )
 def test_hub_refusal_reported_in_one_sentence(remote, capsys, name, code, said):
