@@ -143,6 +143,9 @@ class SlurmExecutor(Executor):
     """Gathers jobs and submits them as one array of Slurm tasks; local processes where there is no Slurm.
 
     A task that runs out of its time or is preempted breaks the executor, and what it lacks is submitted again.
+
+    Raises:
+        InputError: submitit does not take the parameters, or, once the jobs are there, Slurm the array.
     """
 
     def __init__(self, folder: Path, num_jobs: int, workers: int, parameters: Mapping[str, Any]) -> None:
@@ -156,6 +159,8 @@ class SlurmExecutor(Executor):
         except (NameError, TypeError, ValueError) as error:
             raise InputError(f"submitit does not take {dict(parameters)}: {' '.join(str(error).split())}") from error
         self._lost_errors = submitit.core.utils.UncompletedJobError
+        # What sbatch says where it fails is a FailedJobError; an answer without a job's number is the other.
+        self._refusals = (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError)
         self._num_jobs, self._num_tasks = num_jobs, min(workers, num_jobs)
         self._jobs: list[tuple[Future[Any], Job]] = []
         self._tasks: list[SlurmTask] = []
@@ -167,7 +172,10 @@ class SlurmExecutor(Executor):
         self._jobs.append((future, functools.partial(fn, *args, **kwargs)))
         if len(self._jobs) == self._num_jobs:
             parts = [self._jobs[first :: self._num_tasks] for first in range(self._num_tasks)]
-            self._tasks = self._executor.map_array(_run_part, [[job for _, job in part] for part in parts])
+            try:
+                self._tasks = self._executor.map_array(_run_part, [[job for _, job in part] for part in parts])
+            except self._refusals as error:
+                raise InputError(f"Slurm does not take the tasks: {' '.join(str(error).split())}") from error
             for task, part in zip(self._tasks, parts, strict=True):
                 self._watchers.submit(self._watch, task, [entry for entry, _ in part])
         return future
@@ -210,26 +218,31 @@ class RayExecutor(Executor):
 
         self._ray, self._starts_cluster = ray, not ray.is_initialized()
         if self._starts_cluster:
+            # "local": Ray itself takes a cluster that RAY_ADDRESS or a file names, which has its processors already.
             alone: dict[str, object] = {} if address else {"num_cpus": workers, "include_dashboard": False}
             try:
-                ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **alone)
-            except (ConnectionError, RuntimeError) as error:
+                ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR, **alone)
+            except (ConnectionError, RuntimeError, ValueError) as error:
                 raise InputError(
                     f"no Ray cluster answers at {address}: start one there, or leave --ray-address out"
+                    if address
+                    else f"Ray does not start here: {' '.join(str(error).split())}"
                 ) from error
         gpus = 0 if jax.default_backend() == "cpu" else 1
         self._remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)
         self._tasks: list[tuple[Any, Future[Any]]] = []
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """Submit a job; Ray's own error on a crashed worker becomes :class:`BrokenExecutor`."""
+        """Submit a job; an error of Ray's own, as on a crashed worker, becomes :class:`BrokenExecutor`."""
         reference = self._remote(fn).remote(*args, **kwargs)
         future: Future[R] = Future()
 
         def finish(ended: Future[Any]) -> None:
             error = ended.exception()
-            if isinstance(error, self._ray.exceptions.WorkerCrashedError):
-                _break([future], "a Ray worker crashed")
+            exceptions = self._ray.exceptions
+            # A RayTaskError is what the job raised; any other is Ray's: a worker, a node or its memory is gone.
+            if isinstance(error, exceptions.RayError) and not isinstance(error, exceptions.RayTaskError):
+                _break([future], f"{type(error).__name__} of Ray")
             elif error is not None:
                 future.set_exception(error)
             else:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 from types import ModuleType
 
@@ -65,6 +66,11 @@ def _reason(error: BaseException) -> str:
         return "the hub has no such revision: name a branch, a tag or a commit"
     if "RepositoryNotFoundError" in kinds:
         return "the hub has none of this name, or only for those who are logged in: check it, or `hf auth login`"
+    if any(
+        getattr(getattr(cause, "response", None), "status_code", None) == HTTPStatus.UNAUTHORIZED
+        for cause in _causes(error)
+    ):
+        return "the hub does not take your token: `hf auth login` with a new one, or change or unset HF_TOKEN"
     if "OfflineModeIsEnabled" in kinds:
         return "it is not in the cache, and HF_HUB_OFFLINE is set: unset that"
     message = cut(str(error).splitlines()[0]) if str(error) else repr(error)

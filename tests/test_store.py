@@ -5,8 +5,11 @@ import itertools
 import json
 import os
 import re
+import sys
 import tempfile
 import time
+import types
+from concurrent.futures import Future
 from pathlib import Path
 
 import numpy as np
@@ -296,6 +299,57 @@ def test_missing_engine_or_option_named(name, further, word, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda module: None)
     with pytest.raises(InputError, match=word):
         engine_named(name, **further)
+
+
+def test_array_refused_by_slurm_reported(tmp_path, monkeypatch):
+    pytest.importorskip("submitit")
+    said = "sbatch: error: invalid partition specified"
+    for name, lines in (("srun", "exit 0"), ("sbatch", f"echo '{said}' >&2\nexit 1")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{lines}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    executor = engine_named("slurm", workers=1)(tmp_path / "store", 1)
+    with executor, pytest.raises(InputError, match=f"Slurm does not take the tasks: {said}$"):
+        executor.submit(print)
+
+
+def test_ray_starts_here_or_names_the_address(monkeypatch):
+    addresses = []
+
+    def init(address, **options):
+        addresses.append(address)
+        if address != "local":
+            raise ValueError(f"Invalid address format: {address}")
+
+    fake = types.SimpleNamespace(init=init, is_initialized=lambda: False, remote=lambda **options: None)
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    # A cluster that the environment names is not asked: it would refuse a number of processors.
+    executors.RayExecutor(2, None)
+    assert addresses == ["local"]
+    with pytest.raises(InputError, match="no Ray cluster answers at here: start one there"):
+        executors.RayExecutor(2, "here")
+
+
+def test_errors_of_ray_itself_break_the_executor():
+    class RayError(Exception): ...
+
+    class RayTaskError(RayError): ...
+
+    class OutOfMemoryError(RayError): ...
+
+    class WorkerCrashedError(RayError): ...
+
+    kinds = (RayError, RayTaskError, OutOfMemoryError, WorkerCrashedError)
+    exceptions = types.SimpleNamespace(**{kind.__name__: kind for kind in kinds})
+    for error, expected in ((OutOfMemoryError(), BrokenExecutor), (RayTaskError(), RayTaskError)):
+        ended = Future()
+        ended.set_exception(error)
+        task = types.SimpleNamespace(future=lambda ended=ended: ended)
+        executor = object.__new__(executors.RayExecutor)
+        executor._ray, executor._tasks = types.SimpleNamespace(exceptions=exceptions), []
+        executor._remote = lambda fn, task=task: types.SimpleNamespace(remote=lambda: task)
+        with pytest.raises(expected):
+            executor.submit(print).result(timeout=1)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ tokenizer. No pickle is fetched, whatever its name.
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import re
 import shutil
@@ -84,19 +85,22 @@ def fetch(name: HubName) -> Path:
     api = library(str(name))
     cached = find_cached(name)
     if cached is not None:
+        if not _is_tokenizer_known(api, name, cached):
+            # Another program fetched the weights alone. Where the hub does not answer, they are used as they are.
+            with contextlib.suppress(InputError), hub.asking(str(name)):
+                _fetch_small(api, name, cached.name)
         return cached
     with hub.asking(str(name)):
-        config = api.hf_hub_download(name.repository, _CONFIG, revision=name.revision, tqdm_class=_SILENT)
+        try:
+            config = api.hf_hub_download(name.repository, _CONFIG, revision=name.revision, tqdm_class=_SILENT)
+        except api.errors.RemoteEntryNotFoundError as error:
+            raise InputError(
+                f"{name} has no {_CONFIG}, as a GGUF file or an adapter has none: fetch it with "
+                f"`hf download {name.repository}`, and name the file or folder"
+            ) from error
         commit = Path(config).parent.name
-        listed = {
-            row.path: RemoteFile(row.size, row.lfs.sha256 if row.lfs is not None else None)
-            for row in api.HfApi().list_repo_tree(name.repository, revision=commit)
-            if hasattr(row, "blob_id") and "/" not in row.path
-        }
         # The tokenizer and settings first, weights last.
-        small = sorted(row for row in listed if _matches(row, (*TOKENIZERS, *_COMPANIONS)))
-        for file in small:
-            _fetch_file(api, name, commit, file, listed[file], _SILENT)
+        listed = _fetch_small(api, name, commit)
         weights = _weights(api, name, commit, listed)
         missing = [file for file in weights if _cached(api, name, commit, file) is None]
         needed = sum(listed[file].size for file in missing)
@@ -143,6 +147,29 @@ def check_room(reference: str, needed: int) -> None:
 def has_safetensors(names: Iterable[str]) -> bool:
     """Tell whether files of these names make up a checkpoint that :func:`fetch` takes."""
     return bool({WEIGHTS, INDEX} & set(names))
+
+
+def _fetch_small(api: ModuleType, name: HubName, commit: str) -> dict[str, RemoteFile]:
+    """Fetch the tokenizer and settings of a commit; return all files that the hub lists of it."""
+    listed = {
+        row.path: RemoteFile(row.size, row.lfs.sha256 if row.lfs is not None else None)
+        for row in api.HfApi().list_repo_tree(name.repository, revision=commit)
+        if hasattr(row, "blob_id") and "/" not in row.path
+    }
+    for file in sorted(row for row in listed if _matches(row, (*TOKENIZERS, *_COMPANIONS))):
+        _fetch_file(api, name, commit, file, listed[file], _SILENT)
+    if not any(_matches(file, TOKENIZERS) for file in listed):
+        # The cache notes that there is none, so that nobody asks again.
+        with contextlib.suppress(api.errors.RemoteEntryNotFoundError):
+            api.hf_hub_download(name.repository, TOKENIZERS[0], revision=commit)
+    return listed
+
+
+def _is_tokenizer_known(api: ModuleType, name: HubName, folder: Path) -> bool:
+    """Tell whether the cache holds a tokenizer next to the weights, or the note that the hub has none."""
+    if any(_matches(path.name, TOKENIZERS) for path in folder.iterdir()):
+        return True
+    return api.try_to_load_from_cache(name.repository, TOKENIZERS[0], revision=folder.name) is not None
 
 
 def _weights(api: ModuleType, name: HubName, commit: str, listed: dict[str, RemoteFile]) -> list[str]:

@@ -327,10 +327,19 @@ def start(
 
     Several processes without --mesh have one of all their devices, along ``axis``. A dry run checks the options, joins
     no other process and needs no devices.
+
+    Raises:
+        InputError: options that lack each other or cannot be, or a mesh with axes along which nothing is cut.
     """
     from bornbiased_jax import parallel
 
     progress.set_quiet(quiet)
+    sizes = parallel.parse_mesh(mesh)
+    # Along the other axes every device would compute the same.
+    if axis == "seed" and max(sizes["data"], sizes["fsdp"]) > 1:
+        raise InputError(f"--mesh {mesh}: untrained models are cut by seeds alone, so name seed=N")
+    if axis == "data" and sizes["seed"] > 1:
+        raise InputError(f"--mesh {mesh}: one model is not cut by seeds, so name data=N or fsdp=N")
     # Join the other processes, unless in a dry run.
     several = (coordinator, num_processes, process_id)
     if any(option is not None for option in several):
@@ -345,5 +354,4 @@ def start(
             progress.set_quiet(quiet or process_id > 0)
             if not mesh and axis is not None:
                 return parallel.build_mesh({axis: jax.device_count()})
-    sizes = parallel.parse_mesh(mesh)
     return parallel.build_mesh(sizes) if mesh and not dry_run else None

@@ -29,6 +29,8 @@ from bornbiased_jax.errors import InputError
 
 # Steps of the colors of a matrix.
 _COLORS = 256
+# Letters of a name in a figure.
+_LONGEST_NAME = 30
 # Okabe and Ito's colors, the two palest ones darkened until they show on white.
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#b5659b", "#c98a00", "#3d9bd1")
 DARK_SERIES = ("#5fb0e5", "#f2935a", "#45c9a2", "#e29ccb", "#e8b84a", "#8fcdf2")
@@ -204,6 +206,17 @@ def reference(ax: Axes, value: float, name: str, color: str = BASELINE, vertical
     """Draw a dashed straight line across the axes at a value to compare with."""
     draw = ax.axvline if vertical else ax.axhline
     draw(value, color=color, linewidth=1.2, linestyle=(0, (5, 3)), label=name)
+
+
+def short(name: str) -> str:
+    r"""Return a name from a file or a folder as a figure has room for it: of a long one the end, which tells most.
+
+    Dollar signs are escaped, as two would enclose a formula.
+
+    >>> short("runs/a$b"), short("/home/me/models/a-model-of-some-length")
+    ('runs/a\\$b', '…models/a-model-of-some-length')
+    """
+    return (name if len(name) <= _LONGEST_NAME else f"…{name[1 - _LONGEST_NAME :]}").replace("$", r"\$")
 
 
 def left_out(count: int) -> str:

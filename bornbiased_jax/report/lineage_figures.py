@@ -165,7 +165,7 @@ def lineage_graph(report: Mapping[str, Any]) -> Figure | None:
             x, y = (list(values) for values in zip(*points, strict=True))
             figures.points(ax, x, y, name="named by a finding" if wrong else "", color=color)
     ax.set_xticks(range(len(order)), ["no step" if step < 0 else f"{step:,}" for step in order], rotation=60)
-    ax.set_yticks(range(len(rows)), [run or "(the folder)" for run in rows])
+    ax.set_yticks(range(len(rows)), [figures.short(run) or "(the folder)" for run in rows])
     ax.set_ylim(len(rows) - 0.4, -0.6)
     figures.label(ax, "step", "run")
     figures.legend(ax)

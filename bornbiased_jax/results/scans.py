@@ -127,8 +127,7 @@ class Scan(Result):
         z = [float(match.z or 0.0) for match in rows]
         colors = [figures.SERIES[1] if match.verdict == "same-lineage" else figures.MEASURED for match in rows]
         ax.barh(places, z, color=colors)
-        # Of a long path the end tells most.
-        ax.set_yticks(places, [match.base if len(match.base) <= 30 else f"…{match.base[-29:]}" for match in rows])
+        ax.set_yticks(places, [figures.short(match.base) for match in rows])
         ax.invert_yaxis()
         figures.label(ax, "z", "")
         return figure
@@ -205,11 +204,12 @@ def mixture_tables(mixture: Mixture) -> list[Listing]:
 def mixture_figures(mixture: Mixture) -> dict[str, Panel]:
     """Draw the coefficients of a mixture over depth."""
     figure, ax = figures.new(height=3.0)
+    bars = []
     for row in mixture.coefficients:
         cells = [cell for cell in row.by_block if cell.block is not None and cell.coefficient is not None]
         blocks, heights = [cell.block for cell in cells], [cell.coefficient for cell in cells]
-        ax.errorbar(blocks, heights, [cell.std for cell in cells], marker="o", capsize=2, label=row.base)
-    ax.legend()
+        bars.append(ax.errorbar(blocks, heights, [cell.std for cell in cells], marker="o", capsize=2))
+    ax.legend(bars, [figures.short(row.base) for row in mixture.coefficients])
     figures.label(ax, "block", "coefficient")
     caption = (
         f"How far the suspect went from {mixture.origin} (0) toward each model (1), block by block; bars: standard "

@@ -24,7 +24,7 @@ def flops_per_token(cfg: ModelConfig, context: int) -> float:
 
     Six for every weight of a matrix that multiplies (not the embedding, which is looked up; the head once),
     and for attention 12·L·H·K·(T + 1)/2: each query meets (T + 1)/2 keys on average
-    (fewer with a window). Norms, activations,
+    (fewer in layers with a window). Norms, activations,
     softmax and recomputation are not counted.
     """
     # Matrices of all blocks, of a mixture of experts those that a token meets.
@@ -33,10 +33,11 @@ def flops_per_token(cfg: ModelConfig, context: int) -> float:
         multiplications(cfg, row) for row in table if row.is_stacked and row.leaf == "kernel"
     )
     head = cfg.d_model * cfg.vocab_size
-    # Keys that a query meets on average, fewer at the beginning of a window.
-    attended = min(context, cfg.window or context)
-    keys = attended * (1 - (attended - 1) / (2 * context))
-    attention = 12 * cfg.num_layers * cfg.num_heads * cfg.key_dim * keys if cfg.attention else 0.0
+    # Keys that a query meets on average, in all layers together; fewer at the beginning of a window.
+    is_local = cfg.is_local or (True,) * cfg.num_layers
+    widths = [min(context, cfg.window or context) if local else context for local in is_local]
+    keys = sum(width * (1 - (width - 1) / (2 * context)) for width in widths)
+    attention = 12 * cfg.num_heads * cfg.key_dim * keys if cfg.attention else 0.0
     return 6.0 * (kernels + head) + attention
 
 

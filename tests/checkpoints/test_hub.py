@@ -13,7 +13,7 @@ from bornbiased_jax.checkpoints import hub, open_checkpoint, parse_ref
 from bornbiased_jax.checkpoints.weight_files import INDEX, WEIGHTS
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.errors import InputError
-from tests.fixtures.hub_server import point_to, serving
+from tests.fixtures.hub_server import INVALID_TOKEN, point_to, serving
 from tests.fixtures.suites import initialization, write
 
 NAME = "hf:owner/tiny"
@@ -80,6 +80,20 @@ def test_nothing_is_asked_before_a_name_is_opened(remote):
     assert parse_ref(f"{NAME}@step1").remote == hub.HubName("owner/tiny", "step1")
     open_checkpoint("seed:1@gpt2-tiny,num_layers=1,vocab_size=16")
     assert remote.asked == []
+
+
+def test_tokenizer_fetched_for_weights_that_another_program_fetched(remote, tmp_path, monkeypatch):
+    open_checkpoint(NAME)
+    next((tmp_path / "cache").rglob("tokenizer.json")).unlink()
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert open_checkpoint(NAME).tokenizer is None
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    assert open_checkpoint(NAME).tokenizer.vocab_size == 2
+    # That the hub has none is asked once.
+    remote.add("owner/bare", "main", write(tmp_path, "bare", initialization(1)))
+    open_checkpoint("hf:owner/bare")
+    remote.asked.clear()
+    assert open_checkpoint("hf:owner/bare").tokenizer is None and remote.asked == []
 
 
 def test_shards_are_those_of_the_index(remote, model, tmp_path):
@@ -159,6 +173,7 @@ def test_pickles_are_not_fetched(server, model, tmp_path):
         ("hf:owner/none", None, "none of this name"),
         ("hf:owner/tiny@none", None, "no such revision: name a branch"),
         ("hf:owner/tiny", "GatedRepo", "its owner asks for consent"),
+        ("hf:owner/tiny", INVALID_TOKEN, "the hub does not take your token: `hf auth login` with a new one"),
     ],
 )
 def test_hub_refusal_reported_in_one_sentence(remote, capsys, name, code, said):
@@ -167,6 +182,14 @@ def test_hub_refusal_reported_in_one_sentence(remote, capsys, name, code, said):
     assert run(["digest", name]) == 2
     message = capsys.readouterr().err
     assert message.count("\n") == 1 and said in message and name in message
+
+
+def test_no_connection_blamed_without_a_configuration(server, tmp_path):
+    (tmp_path / "gguf").mkdir()
+    (tmp_path / "gguf" / "tiny.gguf").write_bytes(b"GGUF")
+    server.add("owner/gguf", "main", tmp_path / "gguf")
+    with pytest.raises(InputError, match="hf:owner/gguf has no config.json.* `hf download owner/gguf`"):
+        open_checkpoint("hf:owner/gguf")
 
 
 def test_offline_the_cache_is_read_and_nothing_else(remote, monkeypatch, model):

@@ -75,7 +75,7 @@ BUILD_MESH = "bornbiased_jax.parallel:build_mesh"
 
 COMMON = [
     ("--quiet", QUIET, {"quiet": True}),
-    ("--mesh seed=2,data=4", BUILD_MESH, {"sizes": {"seed": 2, "data": 4, "fsdp": 1}}),
+    ("--mesh seed=2", BUILD_MESH, {"sizes": {"seed": 2, "data": 1, "fsdp": 1}}),
     (PROCESSES, DISTRIBUTED, {"coordinator": "h:1", "num_processes": 2, "process_id": 1}),
 ]
 
@@ -314,7 +314,8 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("--layer 2", PRINT, {"options.layer": 2}),
         ("--storage bfloat16", OPEN, {"dtype": "bfloat16"}),
         *kept_by(PRINT),
-        *[row for row in COMMON if row[1] != QUIET],
+        *[row for row in COMMON if row[1] not in (QUIET, BUILD_MESH)],
+        ("--mesh data=4,fsdp=2", BUILD_MESH, {"sizes": {"seed": 1, "data": 4, "fsdp": 2}}),
         ("--mesh data=1", PRINT, {"options.mesh": "the mesh"}),
         *streamed("model.gguf"),
         ("--stream --file other.safetensors", OPEN, {"file": "other.safetensors"}),

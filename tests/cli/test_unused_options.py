@@ -25,6 +25,8 @@ ROWS = {
     "own tables of a checkpoint": ([*OF_CHECKPOINT, "--no-fix-embeddings"], "a checkpoint has its embeddings"),
     "seeds at once": ([*OF_CHECKPOINT, "--chunk", "2"], "a checkpoint is one model: leave --chunk out"),
     "seeds in turn": ([*OF_CHECKPOINT, "--mode", "map"], "a checkpoint is one model: leave --mode out"),
+    "inputs cut for several seeds": ([*PROBE, "--seeds", "0:2", "--mesh", "data=2"], "so name seed=N"),
+    "seeds cut for one model": ([*OF_CHECKPOINT, "--mesh", "seed=2"], "so name data=N or fsdp=N"),
     "end of a constant rate": (
         [
             "pretrain",

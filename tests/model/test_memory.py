@@ -78,6 +78,15 @@ def test_a_window_and_a_block_of_rows_cost_less():
     assert forward_bytes(cfg.replace(window=64), 1, 2048) < forward_bytes(cfg, 1, 2048) < content
 
 
+def test_attention_of_global_layers_has_no_window():
+    local, mixed, full = (preset("gemma3-tiny", **SIZES, attention_pattern=pattern) for pattern in ("ll", "lg", "gg"))
+    counts = [flops_per_token(cfg, 512) for cfg in (local, mixed, full)]
+    assert counts[1] - counts[0] == counts[2] - counts[1] > 0
+    # Each of 512 queries meets 256.5 keys, and with the window of 32 all but the first 31 meet 32.
+    fewer = 256.5 - (512 * 32 - 31 * 32 / 2) / 512
+    assert counts[1] - counts[0] == pytest.approx(12 * full.num_heads * full.key_dim * fewer)
+
+
 def test_the_sentence_names_the_sizes_and_the_remedy(monkeypatch):
     monkeypatch.setattr(hardware, "device_memory", lambda: None)
     monkeypatch.setattr(hardware, "available_memory", lambda: 2 * hardware.GIB)

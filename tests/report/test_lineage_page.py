@@ -12,7 +12,7 @@ from bornbiased_jax.checkpoints import export_hugging_face
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.lineage.verdict import undefined
 from bornbiased_jax.report import figures
-from bornbiased_jax.report.lineage_figures import block_map, module_map, null_figure
+from bornbiased_jax.report.lineage_figures import block_map, lineage_graph, module_map, null_figure
 from bornbiased_jax.results.verdicts import Lineage
 from tests.lineage.descendants import config, descend, everything
 
@@ -163,3 +163,12 @@ def test_every_test_has_a_page(test, tmp_path):
     call = ["seedprint", INITIAL, INITIAL, "--test", test, *sizes, "--page", str(tmp_path / "a.html"), "--quiet"]
     assert run(call) == 0
     assert "Verdict: " in (tmp_path / "a.html").read_text()
+
+
+def test_names_of_runs_are_no_formulas_and_leave_room():
+    runs = ["lr$_{a$", "a/very/long/folder/of/experiments/with/many/parts/run1"]
+    rows = [{"name": run, "run": run, "step": 0} for run in runs]
+    graph = lineage_graph({"checkpoints": rows, "graph": {"edges": []}, "findings": []})
+    svg = figures.svg(graph, "graph", "")
+    assert "lr$_{a$</text>" in svg and "experiments/with/many/parts/run1</text>" not in svg
+    assert "/with/many/parts/run1</text>" in svg and graph.axes[0].bbox.width > 100

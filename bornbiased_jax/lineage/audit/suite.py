@@ -75,7 +75,10 @@ def audit_suite(
     }
     missing = [name for name, remote in opened.items() if find_cached(remote) is None]
     files = [file for name in missing for file in suite.files[name] if "/" not in file.path]
-    size = sum(file.size for file in files if file.path.endswith(".safetensors"))
+    # Mistral's files beside transformers' hold the same weights, and are not fetched.
+    size = sum(
+        file.size for file in files if file.path.endswith(".safetensors") and not file.path.startswith("consolidated")
+    )
     progress.note(
         f"{text}: revisions: {len(suite.names)}; findings in the listings: {len(listing['findings'])}; "
         f"{size / 1e9:.2f} GB to fetch for {len(missing)}"

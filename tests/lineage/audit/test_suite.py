@@ -86,6 +86,25 @@ def test_weights_are_fetched_where_asked_and_tell_more(server, tmp_path):
     assert all("/api/" in path for path in server.fetched())
 
 
+def test_room_is_asked_for_weights_that_are_fetched(server, folders, tmp_path, monkeypatch):
+    folder = tmp_path / "twice"
+    folder.mkdir()
+    for path in folders[1, 0].iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    (folder / "consolidated.safetensors").write_bytes(b"the same weights in another format")
+    server.add("owner/twice", "main", folder)
+    asked = []
+
+    def note(text, size):
+        asked.append(size)
+        raise InputError("no room")
+
+    monkeypatch.setattr("bornbiased_jax.lineage.audit.suite.check_room", note)
+    with pytest.raises(InputError, match="no room"):
+        audit_suite("hf:owner/twice", weights=True)
+    assert asked == [(folder / "model.safetensors").stat().st_size]
+
+
 def test_missing_suite_refused_in_one_sentence(server, capsys, tmp_path):
     for name, message in {
         "hf:owner/none*": "the hub has nothing called hf:owner/none*",
