@@ -87,9 +87,7 @@ class ComponentPair:
         finds_formulas: bool = True,
     ) -> None:
         # Each model is tested for formulas by itself: a formula in one alone makes no agreement.
-        in_base, in_suspect = (
-            formulas(model.components[name], model) if finds_formulas else {} for model in (base, suspect)
-        )
+        in_base, in_suspect = (formulas(model, name) if finds_formulas else {} for model in (base, suspect))
         self.left_out: dict[str, str] = {kind: formula for kind, formula in in_base.items() if kind in in_suspect}
         """Kinds of matrices that agree with a formula in both models by themselves, and the formula."""
         self.repeats: dict[RepeatLabels, SharedRepeats] = {

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from operator import attrgetter
-from typing import Generic, Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from bornbiased_jax.hardware import cores
+from bornbiased_jax.lineage.memoized import memoized
 from bornbiased_jax.stats.bound import Bound, Rows, joint_bound, sorted_rows
 from bornbiased_jax.stats.certified import Certified, certify_sums, constant_sum
 from bornbiased_jax.stats.nested import log_order, nested_bound, nested_moments, nested_sums
 from bornbiased_jax.stats.permutations import drawn_sums, moments
 
-_Value = TypeVar("_Value")
 SCREEN = 3.0
 """Below this z a cell counts as p = 1 without a bound: valid, and enough for most cells of unrelated models."""
 # Narrower terms never share permutations: fewer labels have too few orders for a p.
@@ -104,24 +104,6 @@ class EvidenceError(Exception):
     """A label set gives no evidence for a pair of models; the text says why."""
 
 
-class _Cached(Generic[_Value]):
-    """A value computed once for each object: ``functools.cached_property`` as it is from Python 3.12 on.
-
-    Before, one lock is shared by all objects of a class: threads that compute a value of different objects wait for
-    one another.
-    """
-
-    def __init__(self, compute: Callable[[Term], _Value]) -> None:
-        self._compute, self._name = compute, compute.__name__
-        self.__doc__ = compute.__doc__
-
-    def __get__(self, instance: Term, owner: type | None = None) -> _Value:
-        # Found on the object itself from then on, before this is asked.
-        value = self._compute(instance)
-        instance.__dict__[self._name] = value
-        return value
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Term:
     """Scores of one set of labels that is permuted on its own.
@@ -142,9 +124,10 @@ class Term:
         is_nested = self.num_groups is not None and 1 < self.num_groups < len(self.scores_nn)
         return self.num_groups if is_nested else None
 
-    @_Cached
+    @property
+    @memoized
     def facts(self) -> TraceFacts:
-        """Return the trace, its moments over all permutations, and what they are large against."""
+        """The trace, its moments over all permutations, and what they are large against."""
         if self.nested_groups is not None:
             mean, variance = nested_moments(self.scores_nn, self.nested_groups)
         else:
@@ -154,12 +137,14 @@ class Term:
             float(np.trace(self.scores_nn, dtype=np.float64)), mean, variance, squares / len(self.scores_nn)
         )
 
-    @_Cached
+    @property
+    @memoized
     def rows(self) -> Rows:
         """Sorted rows for the certified bound."""
         return sorted_rows(self.scores_nn, top=self._top)
 
-    @_Cached
+    @property
+    @memoized
     def quick_rows(self) -> Rows:
         """Rows as they are, for a bound that is as certain, larger, and takes a quarter of the time."""
         return sorted_rows(self.scores_nn, top=self._top, scale=False, columns=False)

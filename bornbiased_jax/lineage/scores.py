@@ -15,7 +15,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -400,18 +399,11 @@ def _groups(size: int) -> tuple[np.ndarray, np.ndarray]:
     return groups_Gm, np.arange(groups_Gm.size).reshape(groups_Gm.shape) < size
 
 
-# A model is often screened against many others.
-_GROUPED: WeakKeyDictionary[Neurons, dict[tuple[Space, int], Units | None]] = WeakKeyDictionary()
-
-
 def _grouped_units(mlp: Neurons, space: Space, size: int) -> Units | None:
     """Put the first neurons of an MLP in random groups, as unit vectors [G, m, k]; None without sketches."""
-    by_size = {} if mlp.is_complete else _GROUPED.setdefault(mlp, {})
-    if (space, size) not in by_size:
-        units, groups_Gm = neuron_units(mlp, space), _groups(size)[0]
-        if units is not None:
-            # Rows are taken much faster than they are indexed.
-            rows = {name: rows_nk.take(groups_Gm, axis=0) for name, rows_nk in units.rows.items()}
-            units = Units(rows, units.present, units.is_live[groups_Gm])
-        by_size[space, size] = units
-    return by_size[space, size]
+    units, groups_Gm = neuron_units(mlp, space), _groups(size)[0]
+    if units is None:
+        return None
+    # Rows are taken much faster than they are indexed.
+    rows = {name: rows_nk.take(groups_Gm, axis=0) for name, rows_nk in units.rows.items()}
+    return Units(rows, units.present, units.is_live[groups_Gm])
