@@ -50,19 +50,14 @@ def expect_logits(checkpoint: Checkpoint, ids_ST: np.ndarray) -> None:
     _EXPECTED.setdefault(checkpoint, []).append(ids_ST)
 
 
-def probe_logits(checkpoint: Checkpoint, ids_ST: np.ndarray, advance: Callable[[], None] = lambda: None) -> np.ndarray:
-    """Compute logits less their mean over the vocabulary, of every position: [S · T, V].
+def probe_outputs(
+    checkpoint: Checkpoint, ids_ST: np.ndarray, advance: Callable[[], None] = lambda: None
+) -> ProbeOutputs:
+    """Compute the logits and the hidden states of a model at every position.
 
     One block is in memory at a time, and the embedding or the head; of a run, which stores all blocks together, all.
     ``advance`` is called after each block that is read by itself.
     """
-    return probe_outputs(checkpoint, ids_ST, advance).logits_PV
-
-
-def probe_outputs(
-    checkpoint: Checkpoint, ids_ST: np.ndarray, advance: Callable[[], None] = lambda: None
-) -> ProbeOutputs:
-    """Compute the logits and the hidden states of a model, as :func:`probe_logits` does."""
     computed = _COMPUTED.get(checkpoint, {}).pop(_tokens(ids_ST), None)
     if computed is not None:
         return computed
