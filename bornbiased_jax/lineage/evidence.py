@@ -111,7 +111,8 @@ class Term:
     Attributes:
         scores_nn: label i of the base with label j of the suspect.
         block: of the base, counted from 1; None for labels that no block has of its own.
-        num_groups: groups that are permuted with their members inside them; None for plain permutations.
+        num_groups: several groups of several labels that are permuted with these inside them; None for plain
+            permutations.
     """
 
     scores_nn: np.ndarray
@@ -119,17 +120,11 @@ class Term:
     num_groups: int | None = None
 
     @property
-    def nested_groups(self) -> int | None:
-        """The number of groups where both groups and members vary, else None."""
-        is_nested = self.num_groups is not None and 1 < self.num_groups < len(self.scores_nn)
-        return self.num_groups if is_nested else None
-
-    @property
     @memoized
     def facts(self) -> TraceFacts:
         """The trace, its moments over all permutations, and what they are large against."""
-        if self.nested_groups is not None:
-            mean, variance = nested_moments(self.scores_nn, self.nested_groups)
+        if self.num_groups is not None:
+            mean, variance = nested_moments(self.scores_nn, self.num_groups)
         else:
             mean, variance = map(float, moments(self.scores_nn))
         squares = float(np.vdot(self.scores_nn, self.scores_nn))
@@ -157,14 +152,14 @@ class Term:
     def log_order(self) -> float:
         """Natural logarithm of the number of permutations."""
         size = len(self.scores_nn)
-        if self.nested_groups is not None:
-            return log_order(self.nested_groups, size // self.nested_groups)
+        if self.num_groups is not None:
+            return log_order(self.num_groups, size // self.num_groups)
         return math.lgamma(size + 1)
 
     def permuted_traces(self, num_permutations: int, seed: int, stream: int) -> np.ndarray:
         """Compute the trace under random permutations, from a stream of their own: [P] float64."""
-        if self.nested_groups is not None:
-            return nested_sums(self.scores_nn, self.nested_groups, num_permutations, seed=seed, group=stream)
+        if self.num_groups is not None:
+            return nested_sums(self.scores_nn, self.num_groups, num_permutations, seed=seed, group=stream)
         return drawn_sums(self.scores_nn, num_permutations, seed=seed, group=stream)
 
 
@@ -208,7 +203,7 @@ def bound_of(terms: Sequence[Term], *, is_quick: bool = False) -> float:
     if not z_of(terms) >= SCREEN:
         return 0.0
     # One bound holds for one kind of permutation.
-    groups = {term.nested_groups for term in terms}
+    groups = {term.num_groups for term in terms}
     if len(groups) > 1:
         raise ValueError("give terms with one kind of permutation and one number of groups")
     num_groups = groups.pop()
@@ -253,10 +248,10 @@ def join_terms(terms: Sequence[Term], *, is_joint: bool = False) -> list[Term]:
     by_size: dict[tuple[int, int | None], list[Term]] = {}
     separate = []
     for term in terms:
-        if not is_joint and (term.nested_groups is not None or len(term.scores_nn) < _SHARED):
+        if not is_joint and (term.num_groups is not None or len(term.scores_nn) < _SHARED):
             separate.append(term)
         else:
-            by_size.setdefault((len(term.scores_nn), term.nested_groups), []).append(term)
+            by_size.setdefault((len(term.scores_nn), term.num_groups), []).append(term)
     sums = []
     # Sums are float64: the terms' scores may be float32.
     for (_, num_groups), members in by_size.items():

@@ -186,7 +186,7 @@ def head_terms(pairs: Sequence[tuple[Heads, Heads]]) -> list[Term]:
     """
     results = [_term_or_reason(partial(_head_term, base, suspect)) for base, suspect in pairs]
     terms = _defined(results, "a model has no attention, and so no heads")
-    if len({term.nested_groups for term in terms}) > 1:
+    if len({term.num_groups for term in terms}) > 1:
         raise EvidenceError("pruned heads leave blocks with different numbers of groups")
     return terms
 
@@ -210,8 +210,8 @@ def _head_term(base: Heads, suspect: Heads) -> Term:
     labels = np.flatnonzero(is_live_Gr.ravel())
     if len(labels) < 2:
         raise EvidenceError("fewer than two heads have numbers in both models")
-    num_groups = int(is_live_Gr.all(axis=1).sum()) if is_nested else None
-    return Term(scores_HH[np.ix_(labels, labels)], base.block, num_groups)
+    num_groups = int(is_live_Gr.all(axis=1).sum()) if is_nested else 1
+    return Term(scores_HH[np.ix_(labels, labels)], base.block, num_groups if num_groups > 1 else None)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

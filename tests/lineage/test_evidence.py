@@ -210,7 +210,7 @@ def test_heads_are_permuted_within_their_groups():
     draws = np.random.default_rng(3)
     base = Heads(1, 4, vectors(draws, 8, 256), vectors(draws, 8, 256))
     (single,) = head_terms([(base, base)])
-    assert single.nested_groups == 4
+    assert single.num_groups == 4
     assert certified_sum([single], 999).log10_p_bound == pytest.approx(-log_order(4, 2) / math.log(10), abs=0.05)
     with pytest.raises(EvidenceError, match="key/value groups differ"):
         head_terms([(base, Heads(1, 2, base.query_key, base.value_output))])
