@@ -133,7 +133,7 @@ def audit_items(
     initializations = [summary for summary in summaries.values() if summary.item.label.step == 0]
     repeating = find_repeats(initializations)
     findings += repeating
-    findings += find_distributions(initializations, ALPHA, {name for finding in repeating for name in finding.subjects})
+    findings += find_distributions(initializations, {name for finding in repeating for name in finding.subjects})
     return {
         "clean": is_clean(findings),
         "findings": [finding.to_dict() for finding in findings],
