@@ -195,18 +195,12 @@ def bound_of(terms: Sequence[Term], *, is_quick: bool = False) -> float:
     Args:
         terms: all plain, or all nested in one number of groups.
         is_quick: take the rows of plain terms as they are.
-
-    Raises:
-        ValueError: terms of several kinds of permutations.
     """
     # NaN too is below the screen.
     if not z_of(terms) >= SCREEN:
         return 0.0
     # One bound holds for one kind of permutation.
-    groups = {term.num_groups for term in terms}
-    if len(groups) > 1:
-        raise ValueError("give terms with one kind of permutation and one number of groups")
-    num_groups = groups.pop()
+    (num_groups,) = {term.num_groups for term in terms}
     if num_groups is None:
         # Rows of wide terms take seconds to sort, which threads share.
         with ThreadPoolExecutor(cores()) as pool:

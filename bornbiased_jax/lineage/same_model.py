@@ -238,8 +238,6 @@ def _stored(
 
 def _measured(base: np.ndarray, suspect: np.ndarray, explanations: Explanations, *, is_scale: bool) -> float | None:
     """Return the largest difference of a tensor over its root mean square; None where it is large and not explained."""
-    if base.shape != suspect.shape:
-        return None
     # The largest difference of any entry, in pieces that fit a cache.
     difference = max(float(np.abs(first - second).max()) for first, second in pieces(base, suspect))
     if difference == 0.0:
