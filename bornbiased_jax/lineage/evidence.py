@@ -192,9 +192,7 @@ def z_of(terms: Sequence[Term]) -> float:
 def bound_of(terms: Sequence[Term], *, is_quick: bool = False) -> float:
     """Bound log₁₀ p of the summed traces; 0 below z = :data:`SCREEN`.
 
-    Args:
-        terms: all plain, or all nested in one number of groups.
-        is_quick: take the rows of plain terms as they are.
+    Terms are all plain, or all nested in one number of groups; ``is_quick`` takes the rows of plain ones as they are.
     """
     # NaN too is below the screen.
     if not z_of(terms) >= SCREEN:
@@ -214,11 +212,6 @@ def certified_sum(terms: Sequence[Term], num_permutations: int, seed: int = 0) -
 
     Wide plain terms of one size share the permutations that are counted, a subgroup under which the count is as
     exact; the bound takes every term on its own.
-
-    Args:
-        terms: at least one.
-        num_permutations: how many are counted.
-        seed: of the permutations.
     """
     facts = total(term.facts for term in terms)
     # Without variation every permutation gives the same sum.

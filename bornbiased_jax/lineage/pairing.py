@@ -103,12 +103,9 @@ def _scaled(sketch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _distances(
     base: Sequence[Sequence[Neurons]], suspect: Sequence[Sequence[Neurons]], *, tokens_only: bool
 ) -> np.ndarray:
-    """Compute distances of blocks (or experts) by their Grams, each kind of Gram in units of its median: [L, L'].
+    """Compute distances of blocks by the Grams of their MLPs, each kind of Gram in units of its median: [L, L'].
 
-    Args:
-        base: the MLPs of each block: one, or its experts.
-        suspect: those of the other model.
-        tokens_only: leave out Grams in residual coordinates.
+    A block has one MLP, or its experts; ``tokens_only`` leaves out Grams in residual coordinates.
     """
     total_LL = np.zeros((len(base), len(suspect)))
     spaces: tuple[Space, ...] = ("token",) if tokens_only else ("token", "coordinates")
@@ -196,12 +193,7 @@ def monotone_pairs(distance_LL: np.ndarray) -> list[tuple[int, int]]:
 
 
 def pair_blocks(base: Component, suspect: Component, *, tokens_only: bool = False) -> list[BlockPair]:
-    """Pair blocks of two models of any depth, in order.
-
-    Args:
-        base: a component.
-        suspect: the one of the other model.
-        tokens_only: look at no residual coordinate, as tests that permute coordinates need it.
+    """Pair blocks of two models of any depth, in order; ``tokens_only`` looks at no residual coordinate.
 
     Returns:
         As many pairs as the shallower model has blocks with an MLP; without MLPs as it has blocks with heads, or else

@@ -108,12 +108,6 @@ def neuron_scores(base: Neurons, suspect: Neurons, space: Space, shape: Shape) -
     A gated neuron may change the sign of up and down together, one with an odd activation too: its absolute value
     counts.
 
-    Args:
-        base: an MLP.
-        suspect: the one of the other model.
-        space: which sketches.
-        shape: of the base's component.
-
     Raises:
         EvidenceError: no sketch in this space, or a part that only one model has.
     """
@@ -147,11 +141,7 @@ def neuron_terms(
 ) -> list[Term]:
     """Return a term for each MLP or expert: neurons with equal numbers in the two models on the diagonal.
 
-    Args:
-        pairs: MLPs whose scores are added under one permutation.
-        space: which sketches.
-        shape: of the base's component.
-        periods: number of neurons in one repeat, by neurons of the MLP; empty where no pair repeats itself.
+    ``periods`` has the number of neurons in one repeat by neurons of the MLP, where both models repeat themselves.
 
     Raises:
         EvidenceError: no pair has scores.

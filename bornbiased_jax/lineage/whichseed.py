@@ -190,14 +190,7 @@ def which_seed(
 def confirm(cfg: ModelConfig, suspect: Checkpoint, seed: int, *, alpha: float = 1e-4) -> Verdict:
     """Compare whole initial weights with the suspect, coordinate by coordinate; p is that of the best of 2³² seeds.
 
-    Args:
-        cfg: the architecture of the initialization.
-        suspect: the model.
-        seed: the initialization's.
-        alpha: level of the decision.
-
-    Returns:
-        A verdict, undefined where the two have nothing of one size.
+    The verdict is undefined where the two have nothing of one size.
     """
     # All matrices, coordinate by coordinate up to sign.
     initial, of_suspect = (fingerprint(model.by_role()) for model in (Checkpoint.from_seed(cfg, seed), suspect))

@@ -49,7 +49,7 @@ BASELINES = ("Intrinsic", "HuRef (PCS)", "HuRef (ICS)", "φ_U", "AWM")
 _LEFT_OUT = ("tokenizer_overlap", "shared_merges", "id_shift", "ghostspec", "self", "cka_hidden")
 _PUBLIC = {key: statistic.title for key, statistic in STATISTICS.items() if key not in _LEFT_OUT}
 SPECTRA = {STATISTICS[key].title: key for key in spectra.SPECTRA}
-"""Scores by name, each with the sorted values of a product that it compares."""
+"""Scores by name, each with the key of the values of a product that it compares."""
 SOURCES = {
     **dict.fromkeys((*EVIDENCE, AGREEMENT_OF_MATCHINGS), "this package"),
     **dict.fromkeys(_PUBLIC.values(), "public statistic"),

@@ -59,18 +59,7 @@ def audit_items(
     all_pairs: bool = False,
     frozen: re.Pattern[str] | None = None,
 ) -> AuditResult:
-    """Audit checkpoints wherever they lie.
-
-    Args:
-        items: the checkpoints.
-        findings: what was found before any was opened.
-        source: where they are from.
-        all_pairs: as of :func:`audit_folder`.
-        frozen: as of :func:`audit_folder`.
-
-    Returns:
-        As :func:`audit_folder`.
-    """
+    """Audit checkpoints wherever they lie, as :func:`audit_folder` does; findings come from before any was opened."""
     # Read every checkpoint once: digests, moments, a reader for later.
     findings = list(findings)
     summaries: dict[str, CheckpointSummary] = {}
