@@ -163,7 +163,7 @@ def _shared_tables(first: CheckpointSummary, second: CheckpointSummary, runs: Ru
 def _equal_matrices(first: CheckpointSummary, second: CheckpointSummary) -> set[MatrixCell]:
     """Return the matrices that two checkpoints have in common, experts of a block only where all of them are equal."""
     first_digests, second_digests = _digests(first, second)
-    cells = first.cells if first.reader is not None and second.reader is not None else first.cells_by_role
+    cells = first.cells("name" if first.reader is not None and second.reader is not None else "path")
     is_equal: dict[tuple[MatrixCell, str], bool] = {}
     for path, digest in first_digests.items():
         if path in cells:
