@@ -18,18 +18,9 @@ from bornbiased_jax.lineage.audit.scheme import _deviations
 from bornbiased_jax.lineage.audit.summary import moments_of
 from bornbiased_jax.parameters import unflatten
 from tests.fixtures.gguf_files import convert
-from tests.fixtures.suites import CFG, drifted, initialization, trajectory, write, write_suite
+from tests.fixtures.suites import CFG, drifted, initialization, kinds, only, trajectory, write, write_suite
 
 STEPS = (0, 100, 200, 300)
-
-
-def kinds(report):
-    return {finding["kind"] for finding in report["findings"]}
-
-
-def only(report, kind):
-    [finding] = [finding for finding in report["findings"] if finding["kind"] == kind]
-    return finding
 
 
 @pytest.mark.slow

@@ -15,17 +15,7 @@ from bornbiased_jax.lineage.audit.audit import audit_folder
 from bornbiased_jax.lineage.audit.labels import pattern_of
 from bornbiased_jax.parameters import unflatten
 from bornbiased_jax.results.lineage_reports import Audit
-from tests.fixtures.suites import CFG, drifted, initialization, trajectory, write, write_suite
-
-
-def kinds(report):
-    return {finding["kind"] for finding in report["findings"]}
-
-
-def only(report, kind):
-    [finding] = [finding for finding in report["findings"] if finding["kind"] == kind]
-    return finding
-
+from tests.fixtures.suites import CFG, drifted, initialization, kinds, only, trajectory, write, write_suite
 
 STEPS = (0, 100, 200, 300)
 
