@@ -199,13 +199,6 @@ def test_nested_moments_and_bound_against_all_permutations():
     assert set(np.round(drawn, 6)) == set(np.round(sums, 6))
 
 
-def test_nested_bound_reaches_the_order_of_its_group():
-    """A perfect agreement of many groups: no p below one over the number of permutations, and close to it."""
-    bound = nested_bound([50 * np.eye(32)], 8).log10_p
-    floor = -log_order(8, 4) / math.log(10)
-    assert floor <= bound < floor + 0.5
-
-
 def test_heads_are_permuted_within_their_groups():
     draws = np.random.default_rng(3)
     base = Heads(1, 4, vectors(draws, 8, 256), vectors(draws, 8, 256))
@@ -217,12 +210,6 @@ def test_heads_are_permuted_within_their_groups():
     pruned = Heads(1, 4, np.where(np.arange(8)[:, None] == 5, 0, base.query_key).astype(np.int8), base.value_output)
     (left,) = head_terms([(base, pruned)])
     assert (left.num_groups, len(left.scores_nn)) == (3, 6)
-
-
-def test_coordinates_of_two_widths_do_not_correspond():
-    draws = np.random.default_rng(0)
-    with pytest.raises(EvidenceError, match="widths differ"):
-        coordinate_terms([vectors(draws, 8)], [vectors(draws, 9)], None)
 
 
 def test_parts_with_a_structure_in_common_do_not_hide_the_others():
