@@ -67,13 +67,7 @@ class Tie:
 
 
 def pairs_to_test(runs: Runs, stepless: Sequence[CheckpointSummary], *, all_pairs: bool) -> list[RunPair]:
-    """Choose the pairs to test before any is tested: checkpoints against each run's earliest, neighbors, or all.
-
-    Args:
-        runs: by name, by ascending step.
-        stepless: checkpoints whose names have no step.
-        all_pairs: every pair, whatever their number.
-    """
+    """Choose the pairs to test before any is tested: checkpoints against each run's earliest, neighbors, or all."""
     checkpoints = [summary for run in runs.values() for summary in run] + list(stepless)
     if all_pairs or len(checkpoints) <= MOST_FOR_ALL:
         return [(first.name, second.name) for first, second in itertools.combinations(checkpoints, 2)]
