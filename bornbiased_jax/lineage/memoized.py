@@ -21,9 +21,10 @@ def memoized(compute: Callable[Concatenate[_Owner, _Rest], _Value]) -> Callable[
     @functools.wraps(compute)
     def find(owner: _Owner, /, *args: _Rest.args, **kwargs: _Rest.kwargs) -> _Value:
         values = owner.__dict__.setdefault(f"_kept_{compute.__name__}", {})
-        if args not in values:
-            values[args] = compute(owner, *args, **kwargs)
-        value: _Value = values[args]
+        key = *args, *kwargs.items()
+        if key not in values:
+            values[key] = compute(owner, *args, **kwargs)
+        value: _Value = values[key]
         return value
 
     return find
