@@ -39,15 +39,14 @@ class ProbeOutputs(NamedTuple):
     middle_PD: np.ndarray
 
 
-# By model, tokens that the next pass over it takes too, and what such a pass left: most of its time is reading.
+# By model, tokens that the next pass over it takes too, or what such a pass left: most of its time is reading.
 _Tokens = tuple[tuple[int, ...], bytes]
-_EXPECTED: WeakKeyDictionary[Checkpoint, list[np.ndarray]] = WeakKeyDictionary()
-_COMPUTED: WeakKeyDictionary[Checkpoint, dict[_Tokens, ProbeOutputs]] = WeakKeyDictionary()
+_EXPECTED: WeakKeyDictionary[Checkpoint, dict[_Tokens, np.ndarray | ProbeOutputs]] = WeakKeyDictionary()
 
 
 def expect_logits(checkpoint: Checkpoint, ids_ST: np.ndarray) -> None:
     """Say that outputs on these tokens will be asked for: the next pass over the model computes them too."""
-    _EXPECTED.setdefault(checkpoint, []).append(ids_ST)
+    _EXPECTED.setdefault(checkpoint, {})[_tokens(ids_ST)] = ids_ST
 
 
 def probe_outputs(
@@ -58,14 +57,14 @@ def probe_outputs(
     One block is in memory at a time, and the embedding or the head; of a run, which stores all blocks together, all.
     ``advance`` is called after each block that is read by itself.
     """
-    computed = _COMPUTED.get(checkpoint, {}).pop(_tokens(ids_ST), None)
-    if computed is not None:
+    expected = _EXPECTED.setdefault(checkpoint, {})
+    computed = expected.pop(_tokens(ids_ST), None)
+    if isinstance(computed, ProbeOutputs):
         return computed
     # One pass for these tokens and for others that are expected.
-    expected = [ids for ids in _EXPECTED.pop(checkpoint, []) if _tokens(ids) != _tokens(ids_ST)]
-    batches = [ids_ST, *expected]
-    asked, *others = _all_outputs(checkpoint, batches, advance)
-    _COMPUTED.setdefault(checkpoint, {}).update(zip(map(_tokens, batches[1:]), others, strict=True))
+    others = {tokens: ids for tokens, ids in list(expected.items()) if isinstance(ids, np.ndarray)}
+    asked, *outputs = _all_outputs(checkpoint, [ids_ST, *others.values()], advance)
+    expected.update(zip(others, outputs, strict=True))
     return asked
 
 
