@@ -212,17 +212,12 @@ class SharedRepeats:
     """Repeats among the labels of two models.
 
     Attributes:
-        periods: labels in one repeat by number of labels, where both models have one period.
+        periods: labels in one repeat by number of labels, where both models have one period; else empty.
         reason: why the label set is undefined; empty where it is not.
     """
 
     periods: Mapping[int, int]
     reason: str = ""
-
-    @property
-    def is_shared(self) -> bool:
-        """True if both models repeat themselves at one period."""
-        return bool(self.periods)
 
 
 def shared_repeats(base: Fingerprint, suspect: Fingerprint, component: str, labels: RepeatLabels) -> SharedRepeats:
