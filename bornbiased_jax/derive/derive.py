@@ -15,7 +15,7 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.derive.changes import Change, ChangeContext
 from bornbiased_jax.derive.damage import Model
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage.blockwise import probe_logits
+from bornbiased_jax.lineage.blockwise import probe_outputs
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.text import Tokenizer
 
@@ -112,6 +112,6 @@ def logit_difference(first: Checkpoint, second: Checkpoint, ids_I: np.ndarray) -
     tokens_ST = np.random.default_rng(0).choice(ids_I, (_SEQUENCES, length)).astype(np.int32)
     logits = []
     for reader in (first, second):
-        logits_PI = probe_logits(reader, tokens_ST)[:, ids_I]
+        logits_PI = probe_outputs(reader, tokens_ST).logits_PV[:, ids_I]
         logits.append(logits_PI - logits_PI.mean(axis=-1, keepdims=True))
     return float(np.abs(logits[0] - logits[1]).max() / (logits[0].std() or 1.0))

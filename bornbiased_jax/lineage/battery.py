@@ -169,13 +169,7 @@ def compare_weights(
     *,
     further: Sequence[Cell] = (),
 ) -> WeightsComparison:
-    """Compare two fingerprints of weights by everything they hold.
-
-    Args:
-        base: of one model.
-        suspect: of the other one, made with the same dimension and sign key.
-        options: level, permutations, and whether one model is an initialization.
-        further: cells of other tests that join the family.
+    """Compare two fingerprints of weights by everything they hold; ``further`` cells of other tests join the family.
 
     Raises:
         InputError: fingerprints that cannot be compared.

@@ -39,38 +39,32 @@ class ProbeOutputs(NamedTuple):
     middle_PD: np.ndarray
 
 
-# By model, tokens that the next pass over it takes too, and what such a pass left: most of its time is reading.
+# By model, tokens that the next pass over it takes too, or what such a pass left: most of its time is reading.
 _Tokens = tuple[tuple[int, ...], bytes]
-_EXPECTED: WeakKeyDictionary[Checkpoint, list[np.ndarray]] = WeakKeyDictionary()
-_COMPUTED: WeakKeyDictionary[Checkpoint, dict[_Tokens, ProbeOutputs]] = WeakKeyDictionary()
+_EXPECTED: WeakKeyDictionary[Checkpoint, dict[_Tokens, np.ndarray | ProbeOutputs]] = WeakKeyDictionary()
 
 
 def expect_logits(checkpoint: Checkpoint, ids_ST: np.ndarray) -> None:
     """Say that outputs on these tokens will be asked for: the next pass over the model computes them too."""
-    _EXPECTED.setdefault(checkpoint, []).append(ids_ST)
-
-
-def probe_logits(checkpoint: Checkpoint, ids_ST: np.ndarray, advance: Callable[[], None] = lambda: None) -> np.ndarray:
-    """Compute logits less their mean over the vocabulary, of every position: [S · T, V].
-
-    One block is in memory at a time, and the embedding or the head; of a run, which stores all blocks together, all.
-    ``advance`` is called after each block that is read by itself.
-    """
-    return probe_outputs(checkpoint, ids_ST, advance).logits_PV
+    _EXPECTED.setdefault(checkpoint, {})[_tokens(ids_ST)] = ids_ST
 
 
 def probe_outputs(
     checkpoint: Checkpoint, ids_ST: np.ndarray, advance: Callable[[], None] = lambda: None
 ) -> ProbeOutputs:
-    """Compute the logits and the hidden states of a model, as :func:`probe_logits` does."""
-    computed = _COMPUTED.get(checkpoint, {}).pop(_tokens(ids_ST), None)
-    if computed is not None:
+    """Compute the logits and the hidden states of a model at every position.
+
+    One block is in memory at a time, and the embedding or the head; of a run, which stores all blocks together, all.
+    ``advance`` is called after each block that is read by itself.
+    """
+    expected = _EXPECTED.setdefault(checkpoint, {})
+    computed = expected.pop(_tokens(ids_ST), None)
+    if isinstance(computed, ProbeOutputs):
         return computed
     # One pass for these tokens and for others that are expected.
-    expected = [ids for ids in _EXPECTED.pop(checkpoint, []) if _tokens(ids) != _tokens(ids_ST)]
-    batches = [ids_ST, *expected]
-    asked, *others = _all_outputs(checkpoint, batches, advance)
-    _COMPUTED.setdefault(checkpoint, {}).update(zip(map(_tokens, batches[1:]), others, strict=True))
+    others = {tokens: ids for tokens, ids in list(expected.items()) if isinstance(ids, np.ndarray)}
+    asked, *outputs = _all_outputs(checkpoint, [ids_ST, *others.values()], advance)
+    expected.update(zip(others, outputs, strict=True))
     return asked
 
 

@@ -87,9 +87,7 @@ class ComponentPair:
         finds_formulas: bool = True,
     ) -> None:
         # Each model is tested for formulas by itself: a formula in one alone makes no agreement.
-        in_base, in_suspect = (
-            formulas(model.components[name], model) if finds_formulas else {} for model in (base, suspect)
-        )
+        in_base, in_suspect = (formulas(model, name) if finds_formulas else {} for model in (base, suspect))
         self.left_out: dict[str, str] = {kind: formula for kind, formula in in_base.items() if kind in in_suspect}
         """Kinds of matrices that agree with a formula in both models by themselves, and the formula."""
         self.repeats: dict[RepeatLabels, SharedRepeats] = {
@@ -98,8 +96,8 @@ class ComponentPair:
         }
         # Labels that repeat in both models are permuted jointly, under which a diagonal shows that they do.
         kinds = set(self.left_out)
-        kinds -= set(MLP) if self.repeats["neurons"].is_shared else set()
-        kinds -= set(_ATTENTION) if self.repeats["heads"].is_shared else set()
+        kinds -= set(MLP) if self.repeats["neurons"].periods else set()
+        kinds -= set(_ATTENTION) if self.repeats["heads"].periods else set()
         self.base, self.suspect = (_without(model.components[name], kinds) for model in (base, suspect))
         # Blocks by their Grams, then the MLPs and experts in them.
         self.blocks = pair_blocks(self.base, self.suspect)
@@ -109,7 +107,7 @@ class ComponentPair:
     @cached_property
     def is_joint(self) -> bool:
         """True if labels of several blocks or experts repeat each other in both models."""
-        return self.repeats["experts"].is_shared or all(map(_has_repeated_mlps, (self.base, self.suspect)))
+        return bool(self.repeats["experts"].periods) or all(map(_has_repeated_mlps, (self.base, self.suspect)))
 
     @property
     def parts(self) -> list[str]:
@@ -291,7 +289,7 @@ class ComponentPair:
 
     def _head_terms(self) -> list[Term]:
         self._check_repeats("heads")
-        if self.repeats["heads"].is_shared:
+        if self.repeats["heads"].periods:
             raise EvidenceError("both models repeat their heads")
         self._check_tokens()
         # Blocks without attention in one model have no partner.
@@ -317,7 +315,7 @@ class ComponentPair:
                 # Without a token space coordinates are all there is, of models of one width.
                 if self.base.width != self.suspect.width:
                     raise
-        if self.repeats["neurons"].is_shared:
+        if self.repeats["neurons"].periods:
             raise EvidenceError("both models repeat their neurons")
         return match_neurons(self.neurons, space, self.base.shape)
 

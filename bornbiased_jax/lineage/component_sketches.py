@@ -93,7 +93,6 @@ class ComponentSketches:
         self._signs: dict[str, np.ndarray] = {}
         # Tables wait until the first block asks for the token space.
         self._tables: dict[str, tuple[Role, np.ndarray]] = {}
-        self._are_tables_open = True
         # Signs of residual coordinates, centered where the norms take out the mean.
         signs_DK = sketches.axis_signs("residual", self._width, settings.dim, settings.sign_key).astype(np.float64)
         if self._shape.is_centered:
@@ -210,10 +209,8 @@ class ComponentSketches:
     def _close_tables(self) -> None:
         """Make the token space from the embedding and the head, once both are read."""
         tables, self._tables = self._tables, {}
-        if not self._are_tables_open or "embedding" not in tables:
-            self._are_tables_open = False
+        if "embedding" not in tables:
             return
-        self._are_tables_open = False
         role, embedding_VD = tables["embedding"]
         head_role, head_VD = tables.get("head", (None, embedding_VD))
         is_centered = self._shape.is_centered

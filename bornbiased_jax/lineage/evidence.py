@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from operator import attrgetter
-from typing import Generic, Literal, NamedTuple, TypeVar
+from functools import partial
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from bornbiased_jax.hardware import cores
+from bornbiased_jax.lineage.memoized import memoized
 from bornbiased_jax.stats.bound import Bound, Rows, joint_bound, sorted_rows
 from bornbiased_jax.stats.certified import Certified, certify_sums, constant_sum
 from bornbiased_jax.stats.nested import log_order, nested_bound, nested_moments, nested_sums
 from bornbiased_jax.stats.permutations import drawn_sums, moments
 
-_Value = TypeVar("_Value")
 SCREEN = 3.0
 """Below this z a cell counts as p = 1 without a bound: valid, and enough for most cells of unrelated models."""
 # Narrower terms never share permutations: fewer labels have too few orders for a p.
@@ -104,24 +104,6 @@ class EvidenceError(Exception):
     """A label set gives no evidence for a pair of models; the text says why."""
 
 
-class _Cached(Generic[_Value]):
-    """A value computed once for each object: ``functools.cached_property`` as it is from Python 3.12 on.
-
-    Before, one lock is shared by all objects of a class: threads that compute a value of different objects wait for
-    one another.
-    """
-
-    def __init__(self, compute: Callable[[Term], _Value]) -> None:
-        self._compute, self._name = compute, compute.__name__
-        self.__doc__ = compute.__doc__
-
-    def __get__(self, instance: Term, owner: type | None = None) -> _Value:
-        # Found on the object itself from then on, before this is asked.
-        value = self._compute(instance)
-        instance.__dict__[self._name] = value
-        return value
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Term:
     """Scores of one set of labels that is permuted on its own.
@@ -129,7 +111,8 @@ class Term:
     Attributes:
         scores_nn: label i of the base with label j of the suspect.
         block: of the base, counted from 1; None for labels that no block has of its own.
-        num_groups: groups that are permuted with their members inside them; None for plain permutations.
+        num_groups: several groups of several labels that are permuted with these inside them; None for plain
+            permutations.
     """
 
     scores_nn: np.ndarray
@@ -137,16 +120,11 @@ class Term:
     num_groups: int | None = None
 
     @property
-    def nested_groups(self) -> int | None:
-        """The number of groups where both groups and members vary, else None."""
-        is_nested = self.num_groups is not None and 1 < self.num_groups < len(self.scores_nn)
-        return self.num_groups if is_nested else None
-
-    @_Cached
+    @memoized
     def facts(self) -> TraceFacts:
-        """Return the trace, its moments over all permutations, and what they are large against."""
-        if self.nested_groups is not None:
-            mean, variance = nested_moments(self.scores_nn, self.nested_groups)
+        """The trace, its moments over all permutations, and what they are large against."""
+        if self.num_groups is not None:
+            mean, variance = nested_moments(self.scores_nn, self.num_groups)
         else:
             mean, variance = map(float, moments(self.scores_nn))
         squares = float(np.vdot(self.scores_nn, self.scores_nn))
@@ -154,32 +132,24 @@ class Term:
             float(np.trace(self.scores_nn, dtype=np.float64)), mean, variance, squares / len(self.scores_nn)
         )
 
-    @_Cached
-    def rows(self) -> Rows:
-        """Sorted rows for the certified bound."""
-        return sorted_rows(self.scores_nn, top=self._top)
-
-    @_Cached
-    def quick_rows(self) -> Rows:
-        """Rows as they are, for a bound that is as certain, larger, and takes a quarter of the time."""
-        return sorted_rows(self.scores_nn, top=self._top, scale=False, columns=False)
-
-    @property
-    def _top(self) -> int | None:
-        return _TOP if len(self.scores_nn) > 4 * _TOP else None
+    @memoized
+    def rows(self, *, is_quick: bool) -> Rows:
+        """Sort rows for the certified bound; quick ones, as they are, give a larger one in a quarter of the time."""
+        top = _TOP if len(self.scores_nn) > 4 * _TOP else None
+        return sorted_rows(self.scores_nn, top=top, scale=not is_quick, columns=not is_quick)
 
     @property
     def log_order(self) -> float:
         """Natural logarithm of the number of permutations."""
         size = len(self.scores_nn)
-        if self.nested_groups is not None:
-            return log_order(self.nested_groups, size // self.nested_groups)
+        if self.num_groups is not None:
+            return log_order(self.num_groups, size // self.num_groups)
         return math.lgamma(size + 1)
 
     def permuted_traces(self, num_permutations: int, seed: int, stream: int) -> np.ndarray:
         """Compute the trace under random permutations, from a stream of their own: [P] float64."""
-        if self.nested_groups is not None:
-            return nested_sums(self.scores_nn, self.nested_groups, num_permutations, seed=seed, group=stream)
+        if self.num_groups is not None:
+            return nested_sums(self.scores_nn, self.num_groups, num_permutations, seed=seed, group=stream)
         return drawn_sums(self.scores_nn, num_permutations, seed=seed, group=stream)
 
 
@@ -212,25 +182,17 @@ def z_of(terms: Sequence[Term]) -> float:
 def bound_of(terms: Sequence[Term], *, is_quick: bool = False) -> float:
     """Bound log₁₀ p of the summed traces; 0 below z = :data:`SCREEN`.
 
-    Args:
-        terms: all plain, or all nested in one number of groups.
-        is_quick: take the rows of plain terms as they are.
-
-    Raises:
-        ValueError: terms of several kinds of permutations.
+    Terms are all plain, or all nested in one number of groups; ``is_quick`` takes the rows of plain ones as they are.
     """
     # NaN too is below the screen.
     if not z_of(terms) >= SCREEN:
         return 0.0
     # One bound holds for one kind of permutation.
-    groups = {term.nested_groups for term in terms}
-    if len(groups) > 1:
-        raise ValueError("give terms with one kind of permutation and one number of groups")
-    num_groups = groups.pop()
+    (num_groups,) = {term.num_groups for term in terms}
     if num_groups is None:
         # Rows of wide terms take seconds to sort, which threads share.
         with ThreadPoolExecutor(cores()) as pool:
-            rows = list(pool.map(attrgetter("quick_rows" if is_quick else "rows"), terms))
+            rows = list(pool.map(partial(Term.rows, is_quick=is_quick), terms))
             return min(0.0, joint_bound(rows).log10_p)
     return min(0.0, nested_bound([term.scores_nn for term in terms], num_groups).log10_p)
 
@@ -240,11 +202,6 @@ def certified_sum(terms: Sequence[Term], num_permutations: int, seed: int = 0) -
 
     Wide plain terms of one size share the permutations that are counted, a subgroup under which the count is as
     exact; the bound takes every term on its own.
-
-    Args:
-        terms: at least one.
-        num_permutations: how many are counted.
-        seed: of the permutations.
     """
     facts = total(term.facts for term in terms)
     # Without variation every permutation gives the same sum.
@@ -268,10 +225,10 @@ def join_terms(terms: Sequence[Term], *, is_joint: bool = False) -> list[Term]:
     by_size: dict[tuple[int, int | None], list[Term]] = {}
     separate = []
     for term in terms:
-        if not is_joint and (term.nested_groups is not None or len(term.scores_nn) < _SHARED):
+        if not is_joint and (term.num_groups is not None or len(term.scores_nn) < _SHARED):
             separate.append(term)
         else:
-            by_size.setdefault((len(term.scores_nn), term.nested_groups), []).append(term)
+            by_size.setdefault((len(term.scores_nn), term.num_groups), []).append(term)
     sums = []
     # Sums are float64: the terms' scores may be float32.
     for (_, num_groups), members in by_size.items():

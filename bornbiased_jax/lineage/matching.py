@@ -70,12 +70,7 @@ class Matching:
 
 
 def match_neurons(pairs: Sequence[NeuronPair], space: Space, shape: Shape) -> Matching:
-    """Match all neurons of every pair of MLPs on gate and, independently, on up and down.
-
-    Args:
-        pairs: MLPs or experts, each with a single counterpart.
-        space: which sketches.
-        shape: of the base's component.
+    """Match all neurons of every pair of MLPs, each with one counterpart, on gate and, independently, on up and down.
 
     Raises:
         EvidenceError: not all neurons are stored, or no MLPs correspond.

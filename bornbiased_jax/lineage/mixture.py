@@ -29,6 +29,7 @@ _ROUNDING = 1e-12
 # Rows that are compared at once, and neurons that are matched before the order of all of them is looked for.
 _ROWS, _FEW = 1024, 64
 
+_Gram = tuple[int | None, np.ndarray]
 Permutations = dict[str, np.ndarray]
 """The suspect's entry at each place of an axis of the base, by the name of the axis."""
 
@@ -119,14 +120,6 @@ class _MixtureModel:
         return array
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Gram:
-    """Inner products of the differences from the base, [M, M]: of the suspect, then of each other model."""
-
-    block: int | None
-    inner_MM: np.ndarray
-
-
 def mixture(suspect: str, origin: str, bases: Sequence[Base]) -> Mixture:
     """Fit a suspect's difference from a base by the differences of other models, matrix by matrix.
 
@@ -160,16 +153,17 @@ def mixture(suspect: str, origin: str, bases: Sequence[Base]) -> Mixture:
         names = ", ".join(model.name for model in models)
         raise InputError(f"no matrix has one name and one shape in {names}: name models of one architecture")
     second.permutations.update(_permutations(first, second, paths))
-    grams = []
+    # Inner products of the differences from the base, of the suspect and then of each other model, with their block.
+    grams: list[_Gram] = []
     with progress.bar(len(paths), f"mixture {suspect}", unit="matrices") as advance:
         for path in paths:
-            grams.append(_Gram(first.roles[path].block, _differences(models, path)))
+            grams.append((first.roles[path].block, _differences(models, path)))
             advance(1)
-    total_MM = np.sum([gram.inner_MM for gram in grams], axis=0)
+    total_MM = np.sum([inner_MM for _, inner_MM in grams], axis=0)
     _check_distinct([model.name for model in models], total_MM)
     # One fit of all matrices and one of each; the residual is that of the fits one by one.
-    pooled_K, unexplained = _fit(total_MM)[0], sum(_fit(gram.inner_MM)[1] for gram in grams)
-    each_NK = np.array([_fit(gram.inner_MM)[0] for gram in grams])
+    pooled_K, unexplained = _fit(total_MM)[0], sum(_fit(inner_MM)[1] for _, inner_MM in grams)
+    each_NK = np.array([_fit(inner_MM)[0] for _, inner_MM in grams])
     coefficients = tuple(
         Coefficient(model.name, float(pooled_K[k]), float(np.nanstd(each_NK[:, k])), _by_block(grams, k))
         for k, model in enumerate(rest)
@@ -269,11 +263,11 @@ def _fit(inner_MM: np.ndarray) -> tuple[np.ndarray, float]:
 
 def _by_block(grams: Sequence[_Gram], k: int) -> tuple[BlockCoefficient, ...]:
     """Return the coefficient of model k in each block, those outside blocks last."""
-    blocks = sorted({gram.block for gram in grams}, key=lambda block: block or math.inf)
+    blocks = sorted({block for block, _ in grams}, key=lambda block: block or math.inf)
     rows = []
     # Fit each block, and each matrix of it for the spread.
     for block in blocks:
-        inner = [gram.inner_MM for gram in grams if gram.block == block]
+        inner = [inner_MM for of_block, inner_MM in grams if of_block == block]
         coefficient = float(_fit(np.sum(inner, axis=0))[0][k])
         each_N = np.array([_fit(inner_MM)[0][k] for inner_MM in inner])
         is_fitted = not math.isnan(coefficient)

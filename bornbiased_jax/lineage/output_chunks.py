@@ -24,14 +24,7 @@ FUNCTION = "bornbiased_jax.lineage.output_chunks:compute"
 
 
 def spans(checkpoint: Checkpoint, inputs: Inputs, size: int, requested: int | None = None) -> list[Chunk]:
-    """Split the inputs into ranges of whole batches: of the sequences requested, or of about ``RANGE_OPERATIONS``.
-
-    Args:
-        checkpoint: the model.
-        inputs: N sequences.
-        size: of a batch.
-        requested: sequences in a range instead, rounded up to whole batches.
-    """
+    """Split the inputs into ranges of whole batches: of the sequences requested, or of about ``RANGE_OPERATIONS``."""
     # Two operations a weight and token.
     operations = 2.0 * (weights_bytes(checkpoint.cfg) / FLOAT) * inputs.seq_len
     num_sequences = requested or max(1, int(RANGE_OPERATIONS / operations))

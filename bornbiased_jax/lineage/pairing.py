@@ -13,13 +13,13 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial import distance
 
 from bornbiased_jax.lineage.fingerprints import Component, Neurons
+from bornbiased_jax.lineage.memoized import memoized
 
 Space = Literal["token", "coordinates"]
 """What the sketches of neurons are products with: the token table, or residual coordinates."""
@@ -103,12 +103,9 @@ def _scaled(sketch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _distances(
     base: Sequence[Sequence[Neurons]], suspect: Sequence[Sequence[Neurons]], *, tokens_only: bool
 ) -> np.ndarray:
-    """Compute distances of blocks (or experts) by their Grams, each kind of Gram in units of its median: [L, L'].
+    """Compute distances of blocks by the Grams of their MLPs, each kind of Gram in units of its median: [L, L'].
 
-    Args:
-        base: the MLPs of each block: one, or its experts.
-        suspect: those of the other model.
-        tokens_only: leave out Grams in residual coordinates.
+    A block has one MLP, or its experts; ``tokens_only`` leaves out Grams in residual coordinates.
     """
     total_LL = np.zeros((len(base), len(suspect)))
     spaces: tuple[Space, ...] = ("token",) if tokens_only else ("token", "coordinates")
@@ -141,36 +138,29 @@ def _grams(blocks: Sequence[Sequence[Neurons]], space: Space) -> np.ndarray | No
     return np.stack(rows)
 
 
-# A model is often compared with many others.
-_GRAMS: WeakKeyDictionary[Neurons, dict[Space, np.ndarray | None]] = WeakKeyDictionary()
-_UNITS: WeakKeyDictionary[Neurons, dict[Space, Units | None]] = WeakKeyDictionary()
-
-
 def neuron_units(mlp: Neurons, space: Space) -> Units | None:
     """Scale the rows of an MLP's sketches to unit norm, by matrix; None without sketches in this space."""
+    # All neurons of a large model are many times what a fingerprint holds by default: they are not kept.
+    return (_scaled_sketches if mlp.is_complete else _kept_sketches)(mlp, space)
+
+
+def _scaled_sketches(mlp: Neurons, space: Space) -> Units | None:
     sketches = mlp.token if space == "token" else mlp.coordinates
-    if mlp.is_complete:
-        # All neurons of a large model are many times what a fingerprint holds by default: they are not kept.
-        return units_of(sketches) if sketches else None
-    by_space = _UNITS.setdefault(mlp, {})
-    if space not in by_space:
-        by_space[space] = units_of(sketches) if sketches else None
-    return by_space[space]
+    return units_of(sketches) if sketches else None
 
 
+_kept_sketches = memoized(_scaled_sketches)
+
+
+@memoized
 def _gram(mlp: Neurons, space: Space) -> np.ndarray | None:
     """Compute the Grams of one MLP as a row; None without sketches in this space."""
-    by_space = _GRAMS.setdefault(mlp, {})
-    if space not in by_space:
-        units = neuron_units(mlp, space)
-        by_space[space] = None if units is None else _gram_of(units.rows)
-    return by_space[space]
-
-
-def _gram_of(units: Mapping[str, np.ndarray]) -> np.ndarray:
+    units = neuron_units(mlp, space)
+    if units is None:
+        return None
     # Signs that up and down share leave these Grams as they are.
-    pieces = [units["gate"]] if "gate" in units else []
-    pieces.append(np.concatenate([units["up"], units["down"]], axis=1))
+    pieces = [units.rows["gate"]] if "gate" in units.rows else []
+    pieces.append(np.concatenate([units.rows["up"], units.rows["down"]], axis=1))
     return np.concatenate([(piece_NK.T @ piece_NK).ravel() / max(1, len(piece_NK)) for piece_NK in pieces])
 
 
@@ -203,12 +193,7 @@ def monotone_pairs(distance_LL: np.ndarray) -> list[tuple[int, int]]:
 
 
 def pair_blocks(base: Component, suspect: Component, *, tokens_only: bool = False) -> list[BlockPair]:
-    """Pair blocks of two models of any depth, in order.
-
-    Args:
-        base: a component.
-        suspect: the one of the other model.
-        tokens_only: look at no residual coordinate, as tests that permute coordinates need it.
+    """Pair blocks of two models of any depth, in order; ``tokens_only`` looks at no residual coordinate.
 
     Returns:
         As many pairs as the shallower model has blocks with an MLP; without MLPs as it has blocks with heads, or else

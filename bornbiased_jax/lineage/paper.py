@@ -68,16 +68,10 @@ def published_test(
     alpha: float,
     null: str,
 ) -> Verdict:
-    """Run a test on the coordinates that both models chose by their own mean outputs.
+    """Run a test on the coordinates that both models chose by their own mean outputs, [N, D] of base and suspect.
 
-    Args:
-        test: its name.
-        outputs: [N, D] of base and suspect, for the same inputs in the same order.
-        num_dims: coordinates taken from each model.
-        rule: from outputs of one model and that number to the coordinates that are taken.
-        measure: from the outputs of both at the shared coordinates to the statistic, or to why it is undefined.
-        alpha: level of the decision.
-        null: the null that takes coordinates as independent, in a word.
+    ``rule`` chooses coordinates from the outputs of one model; ``measure`` takes the statistic, or says why it is
+    undefined, from those of both at the shared ones; ``null`` says in a word how coordinates are taken as independent.
     """
     # Refuse outputs that cannot be compared coordinate by coordinate.
     check_alpha(alpha)

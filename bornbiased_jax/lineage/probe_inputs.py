@@ -97,13 +97,9 @@ def read_outputs(
     engine: Engine = local,
     range_size: int | None = None,
 ) -> OutputFingerprint:
-    """Compute a model's outputs on probe inputs, with a progress display.
+    """Compute a model's outputs as :func:`.output_fingerprint.fingerprint_outputs` does, with a progress display.
 
-    Args:
-        checkpoint: the model.
-        probe: the inputs, with every choice made (:meth:`ProbeInputs.fitted`); it decides the batch size.
-        options: as in :func:`.output_fingerprint.fingerprint_outputs`.
-        resume, engine, range_size: as there.
+    Of the probe every choice is made (:meth:`ProbeInputs.fitted`); it decides the batch size.
     """
     inputs = probe.draw(checkpoint.config)
     with progress.bar(inputs.num_inputs, f"fingerprint {checkpoint.reference}", unit="sequences") as advance:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 
 import ml_dtypes
@@ -15,11 +14,7 @@ Cast = Callable[[np.ndarray], np.ndarray]
 
 def cast_to(dtype: type) -> Cast:
     """Return what rounds to a type and gives float32 back."""
-    return functools.partial(_rounded, dtype=dtype)
-
-
-def _rounded(numbers: np.ndarray, dtype: type) -> np.ndarray:
-    return numbers.astype(dtype).astype(np.float32)
+    return lambda numbers: numbers.astype(dtype).astype(np.float32)
 
 
 bfloat16 = cast_to(ml_dtypes.bfloat16)

@@ -22,7 +22,7 @@ from bornbiased_jax import hardware, progress
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.roles import Role, RoleSource, path_in_words
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.lineage.blockwise import logits_memory, probe_logits
+from bornbiased_jax.lineage.blockwise import logits_memory, probe_outputs
 from bornbiased_jax.lineage.fingerprints import LARGE
 from bornbiased_jax.lineage.roundings import Explanations, pieces
 from bornbiased_jax.parameters import parameter_table
@@ -238,8 +238,6 @@ def _stored(
 
 def _measured(base: np.ndarray, suspect: np.ndarray, explanations: Explanations, *, is_scale: bool) -> float | None:
     """Return the largest difference of a tensor over its root mean square; None where it is large and not explained."""
-    if base.shape != suspect.shape:
-        return None
     # The largest difference of any entry, in pieces that fit a cache.
     difference = max(float(np.abs(first - second).max()) for first, second in pieces(base, suspect))
     if difference == 0.0:
@@ -358,7 +356,8 @@ def same_logits(base: Checkpoint, suspect: Checkpoint) -> bool | None:
         ThreadPoolExecutor(2 if free is None or sum(needed) <= free else 1) as pool,
         progress.bar(num_blocks, "logits of both models", unit="blocks", quiet=max(sizes) < LARGE) as advance,
     ):
-        base_PV, suspect_PV = pool.map(functools.partial(probe_logits, ids_ST=ids_ST, advance=advance), (base, suspect))
+        outputs = pool.map(functools.partial(probe_outputs, ids_ST=ids_ST, advance=advance), (base, suspect))
+        base_PV, suspect_PV = (of_model.logits_PV for of_model in outputs)
     if not (np.isfinite(base_PV).all() and np.isfinite(suspect_PV).all()):
         return False
     # Logits that do not depend on the tokens identify nothing.

@@ -184,7 +184,7 @@ def scan(
         is_same = stored.weights_digest == of_suspect.weights_digest
         passes = is_same or max(z_by_evidence.values(), default=-math.inf) >= threshold
         comparison = _tested(stored, of_suspect, options) if passes else None
-        return _Compared(base.name, stored.weights_digest, of_suspect.weights_digest, z_by_evidence, comparison)
+        return _Compared(base.name, stored.weights_digest, z_by_evidence, comparison)
 
     # A base for each core at once; files are read by this thread, and so many are in memory.
     results: list[_Compared] = []
@@ -207,7 +207,7 @@ def scan(
     matches = [_match(result, float(log10_p), alpha) for result, log10_p in zip(results, adjusted, strict=True)]
     order = sorted(matches, key=lambda match: (not match.is_identical, match.log10_p or 0.0, -(match.z or 0.0)))
     num_tested = sum(result.comparison is not None for result in results)
-    return ScanResult(suspect, results[-1].suspect_digest, alpha, tuple(order), num_tested)
+    return ScanResult(suspect, suspect_as(stored.settings).weights_digest, alpha, tuple(order), num_tested)
 
 
 def screening_threshold(alpha: float, num_bases: int) -> float:
@@ -238,14 +238,13 @@ class _Compared(NamedTuple):
 
     name: str
     digest: str
-    suspect_digest: str
     z_by_evidence: dict[str, float]
     comparison: WeightsComparison | None
 
 
 def _match(result: _Compared, log10_p: float, alpha: float) -> Match:
     # The strongest evidence of the screen is shown, whether or not it was tested.
-    name, digest, z_by_evidence, comparison = result.name, result.digest, result.z_by_evidence, result.comparison
+    name, digest, z_by_evidence, comparison = result
     best = max(z_by_evidence, key=lambda evidence: z_by_evidence[evidence], default=None)
     z = None if best is None else z_by_evidence[best]
     is_identical = comparison is not None and comparison.is_identical

@@ -15,7 +15,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -109,12 +108,6 @@ def neuron_scores(base: Neurons, suspect: Neurons, space: Space, shape: Shape) -
     A gated neuron may change the sign of up and down together, one with an odd activation too: its absolute value
     counts.
 
-    Args:
-        base: an MLP.
-        suspect: the one of the other model.
-        space: which sketches.
-        shape: of the base's component.
-
     Raises:
         EvidenceError: no sketch in this space, or a part that only one model has.
     """
@@ -148,11 +141,7 @@ def neuron_terms(
 ) -> list[Term]:
     """Return a term for each MLP or expert: neurons with equal numbers in the two models on the diagonal.
 
-    Args:
-        pairs: MLPs whose scores are added under one permutation.
-        space: which sketches.
-        shape: of the base's component.
-        periods: number of neurons in one repeat, by neurons of the MLP; empty where no pair repeats itself.
+    ``periods`` has the number of neurons in one repeat by neurons of the MLP, where both models repeat themselves.
 
     Raises:
         EvidenceError: no pair has scores.
@@ -187,7 +176,7 @@ def head_terms(pairs: Sequence[tuple[Heads, Heads]]) -> list[Term]:
     """
     results = [_term_or_reason(partial(_head_term, base, suspect)) for base, suspect in pairs]
     terms = _defined(results, "a model has no attention, and so no heads")
-    if len({term.nested_groups for term in terms}) > 1:
+    if len({term.num_groups for term in terms}) > 1:
         raise EvidenceError("pruned heads leave blocks with different numbers of groups")
     return terms
 
@@ -211,8 +200,8 @@ def _head_term(base: Heads, suspect: Heads) -> Term:
     labels = np.flatnonzero(is_live_Gr.ravel())
     if len(labels) < 2:
         raise EvidenceError("fewer than two heads have numbers in both models")
-    num_groups = int(is_live_Gr.all(axis=1).sum()) if is_nested else None
-    return Term(scores_HH[np.ix_(labels, labels)], base.block, num_groups)
+    num_groups = int(is_live_Gr.all(axis=1).sum()) if is_nested else 1
+    return Term(scores_HH[np.ix_(labels, labels)], base.block, num_groups if num_groups > 1 else None)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -400,18 +389,11 @@ def _groups(size: int) -> tuple[np.ndarray, np.ndarray]:
     return groups_Gm, np.arange(groups_Gm.size).reshape(groups_Gm.shape) < size
 
 
-# A model is often screened against many others.
-_GROUPED: WeakKeyDictionary[Neurons, dict[tuple[Space, int], Units | None]] = WeakKeyDictionary()
-
-
 def _grouped_units(mlp: Neurons, space: Space, size: int) -> Units | None:
     """Put the first neurons of an MLP in random groups, as unit vectors [G, m, k]; None without sketches."""
-    by_size = {} if mlp.is_complete else _GROUPED.setdefault(mlp, {})
-    if (space, size) not in by_size:
-        units, groups_Gm = neuron_units(mlp, space), _groups(size)[0]
-        if units is not None:
-            # Rows are taken much faster than they are indexed.
-            rows = {name: rows_nk.take(groups_Gm, axis=0) for name, rows_nk in units.rows.items()}
-            units = Units(rows, units.present, units.is_live[groups_Gm])
-        by_size[space, size] = units
-    return by_size[space, size]
+    units, groups_Gm = neuron_units(mlp, space), _groups(size)[0]
+    if units is None:
+        return None
+    # Rows are taken much faster than they are indexed.
+    rows = {name: rows_nk.take(groups_Gm, axis=0) for name, rows_nk in units.rows.items()}
+    return Units(rows, units.present, units.is_live[groups_Gm])

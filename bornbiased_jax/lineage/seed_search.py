@@ -160,11 +160,7 @@ def search(
 ) -> dict[str, np.ndarray]:
     """Find the best seeds of a range: ``seeds`` uint32 and ``correlations`` float64, ``CANDIDATES`` at most.
 
-    Args:
-        places: of the numbers that are compared.
-        suspect_N: the suspect's, centered, of length 1, float32.
-        chunk: the range.
-        advance: called with the number of seeds searched since the last call.
+    The suspect's numbers are centered, of length 1, float32.
     """
     correlate = correlator(places)
     unit_N = jnp.asarray(suspect_N, jnp.float32)

@@ -253,10 +253,7 @@ def evidence_sheet(
 ) -> Sheet:
     """Compute every statistic of a pair, next to its range over unrelated models.
 
-    Args:
-        base, suspect: the models.
-        checkpoints: the same, where this package runs both.
-        records: of the tensors of each, where fingerprints were made.
+    Checkpoints are there where this package runs both models, records of tensors where fingerprints were made.
     """
     calibration: Calibration = json.loads(CALIBRATION.read_text())
     first, second = checkpoints or (None, None)

@@ -80,15 +80,6 @@ def attention_factors(
     return Factors(query_DC, key_DC.T), Factors(value_DC, output_DC.T)
 
 
-def attention_products(kernels: Mapping[str, np.ndarray], num_heads: int, num_kv_heads: int) -> Pair | None:
-    """Return W_Q W_Kᵀ and W_V W_O of one block, [D, D] both: the products of :func:`attention_factors`."""
-    factors = attention_factors(kernels, num_heads, num_kv_heads)
-    if factors is None:
-        return None
-    query_key, value_output = factors
-    return query_key.left_DC @ query_key.right_CD, value_output.left_DC @ value_output.right_CD
-
-
 def product_spectra(factors: Factors) -> dict[str, np.ndarray]:
     """Compute the values that each of :data:`SPECTRA` sorts, of a product in factors: [D] by key."""
     width, rank = factors.left_DC.shape

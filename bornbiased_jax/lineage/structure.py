@@ -12,12 +12,12 @@ import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from scipy import fft
 
-from bornbiased_jax.lineage.fingerprints import Component, Fingerprint, RepeatLabels, Repeats
+from bornbiased_jax.lineage.fingerprints import Fingerprint, RepeatLabels, Repeats
+from bornbiased_jax.lineage.memoized import memoized
 from bornbiased_jax.lineage.pairing import unit_rows
 from bornbiased_jax.lineage.sketches import axis_signs
 from bornbiased_jax.parameters import GROUPS
@@ -34,30 +34,21 @@ _MIN_OVERLAP = 16
 _EQUAL = 0.01
 
 
-# A model is often compared with many others.
-_FORMULAS: WeakKeyDictionary[Component, dict[str, str]] = WeakKeyDictionary()
-
-
-def formulas(component: Component, fingerprint: Fingerprint) -> dict[str, str]:
-    """Name the kinds of matrices that agree with a formula, and the formula: {"value": "the identity"}."""
-    if component not in _FORMULAS:
-        _FORMULAS[component] = _find_formulas(component, fingerprint)
-    return _FORMULAS[component]
-
-
-def _find_formulas(component: Component, fingerprint: Fingerprint) -> dict[str, str]:
-    """Look for formulas in every kind of matrix.
+@memoized
+def formulas(fingerprint: Fingerprint, name: str) -> dict[str, str]:
+    """Name the kinds of matrices of a component that agree with a formula, and the formula: {"value": "the identity"}.
 
     Diagonals of whole matrices are in the records of tensors, and so are digests: all blocks have one where they have
     one table (Mamba's ``A_log``), whereas a seed draws for each block its own. Shifted and reversed diagonals and fixed
     orthogonal bases are looked for in the sketches of coordinates, whose signs are known.
     """
+    component = fingerprint.components[name]
     # Main diagonals, from the records of matrices.
     shapes: dict[str, tuple[int, ...]] = {}
     diagonal: dict[str, list[float]] = {}
     digests: dict[str, list[str]] = {}
     for record in fingerprint.tensors:
-        if not record.path.startswith(f"{component.name}/"):
+        if not record.path.startswith(f"{name}/"):
             continue
         kind = record.path.split("/")[-2]
         # Matrices of attention and MLPs may be shared by blocks, and are drawn all the same.
@@ -80,9 +71,7 @@ def _find_formulas(component: Component, fingerprint: Fingerprint) -> dict[str, 
             continue
         size = next((size for size in shapes[kind] if size != component.width), component.width)
         leaf = "embedding" if kind == "positions" else "kernel"
-        axis = _Axis(
-            f"{component.name}/{kind}/{leaf}", size, fingerprint.settings.sign_key, component.shape.is_centered
-        )
+        axis = _Axis(f"{name}/{kind}/{leaf}", size, fingerprint.settings.sign_key, component.shape.is_centered)
         formula = _formula(sketches[kind], axis)
         if formula is not None:
             named[kind] = formula
@@ -223,17 +212,12 @@ class SharedRepeats:
     """Repeats among the labels of two models.
 
     Attributes:
-        periods: labels in one repeat by number of labels, where both models have one period.
+        periods: labels in one repeat by number of labels, where both models have one period; else empty.
         reason: why the label set is undefined; empty where it is not.
     """
 
     periods: Mapping[int, int]
     reason: str = ""
-
-    @property
-    def is_shared(self) -> bool:
-        """True if both models repeat themselves at one period."""
-        return bool(self.periods)
 
 
 def shared_repeats(base: Fingerprint, suspect: Fingerprint, component: str, labels: RepeatLabels) -> SharedRepeats:

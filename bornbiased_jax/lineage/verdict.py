@@ -206,14 +206,7 @@ def decide(
 ) -> Verdict:
     """Decide same lineage if p < alpha, else unrelated; a p that is not a number is undefined, never 1.
 
-    Args:
-        test: the test's name.
-        p_value: of the statistic; NaN where there is none.
-        log10_p: of the same p, also where it underflows.
-        z: the statistic in its standard deviations; left out where it is not finite.
-        num_inputs: N; None of tests that read no outputs.
-        alpha: level of the decision.
-        **detail: as of :class:`Verdict`.
+    ``log10_p`` is of the same p, also where that underflows; a z that is not finite is left out.
     """
     if not (math.isfinite(p_value) and math.isfinite(log10_p)):
         return undefined(test, "the p-value is not a number", num_inputs=num_inputs, alpha=alpha, **detail)

@@ -88,14 +88,7 @@ def weights(
     sign_key: str | None = None,
     neurons: int | str | None = None,
 ) -> Verdict:
-    """Permute one kind of labels, named beforehand: coordinates up to sign, neurons or heads in token space.
-
-    Args:
-        base, suspect: the models.
-        alpha: level of the decision.
-        labels: a key of :data:`LABELS`.
-        num_permutations: of the test.
-        sign_key, neurons: see :func:`auto`.
+    """Permute one kind of :data:`LABELS`, named beforehand; other options are those of :func:`auto`.
 
     Raises:
         InputError: a bad option, or weights that cannot be read.

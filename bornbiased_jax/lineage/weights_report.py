@@ -171,14 +171,8 @@ def write_notes(
 ) -> list[str]:
     """Write what a verdict on weights rests on, point by point.
 
-    Args:
-        comparison: the battery's result.
-        rows: its components.
-        deciding: the cell whose p stands behind the decision; None where none does.
-        base: of one model.
-        suspect: of the other one.
-        exactness: condition under which that p is exact.
-        is_stored: whether a model is known by a stored fingerprint alone, which has no number of it.
+    The p of the ``deciding`` cell, None without one, stands behind the decision, under the condition ``exactness``. A
+    model that ``is_stored`` is known by its fingerprint alone, which has no number of it.
     """
     notes = []
     if 0 < len(comparison.equal) < comparison.num_tensors:
@@ -294,9 +288,7 @@ def identical_tensors(comparison: WeightsComparison) -> str:
 def evaded_by(comparison: WeightsComparison, *, has_strings: bool) -> str:
     """Describe what hides a shared initialization from all evidence that was defined, at once.
 
-    Args:
-        comparison: the battery's result.
-        has_strings: whether tokens are matched by their strings; numbers alone may be given anew.
+    Numbers of tokens may be given anew, strings (``has_strings``) may not.
     """
     # What each group of evidence needs to be hidden from.
     defined = {cell.evidence for cell in comparison.cells if cell.log10_p is not None}

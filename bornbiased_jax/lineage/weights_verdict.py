@@ -135,13 +135,7 @@ def single_verdict(
     evidence: str,
     options: Options = Options(),  # noqa: B008
 ) -> Verdict:
-    """Decide by one piece of evidence over the whole model, named beforehand; nothing is corrected for.
-
-    Args:
-        base: of one model.
-        suspect: of the other one, made with the same dimension and sign key.
-        evidence: a key of :data:`.evidence.KINDS`.
-        options: level and permutations.
+    """Decide by one of :data:`.evidence.KINDS` over the whole model, named beforehand; nothing is corrected for.
 
     Raises:
         InputError: fingerprints that cannot be compared.

@@ -36,6 +36,7 @@ from bornbiased_jax.executors import Engine, local
 from bornbiased_jax.lineage.battery import Options
 from bornbiased_jax.lineage.evidence import SIGNLESS
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
+from bornbiased_jax.lineage.permutation import check_alpha
 from bornbiased_jax.lineage.seed_search import (
     CHUNK,
     SearchOptions,
@@ -189,14 +190,7 @@ def which_seed(
 def confirm(cfg: ModelConfig, suspect: Checkpoint, seed: int, *, alpha: float = 1e-4) -> Verdict:
     """Compare whole initial weights with the suspect, coordinate by coordinate; p is that of the best of 2³² seeds.
 
-    Args:
-        cfg: the architecture of the initialization.
-        suspect: the model.
-        seed: the initialization's.
-        alpha: level of the decision.
-
-    Returns:
-        A verdict, undefined where the two have nothing of one size.
+    The verdict is undefined where the two have nothing of one size.
     """
     # All matrices, coordinate by coordinate up to sign.
     initial, of_suspect = (fingerprint(model.by_role()) for model in (Checkpoint.from_seed(cfg, seed), suspect))
@@ -225,8 +219,7 @@ def check_search(cfg: ModelConfig, suspect_cfg: ModelConfig, seeds: range, alpha
     Raises:
         InputError: they are out of range, or a size differs.
     """
-    if not 0.0 < alpha < 1.0:
-        raise InputError(f"alpha={alpha} is not between 0 and 1")
+    check_alpha(alpha)
     if not len(seeds) or seeds.step != 1:
         raise InputError("no seeds to search: give a range such as 0:1000000")
     if seeds.start < 0 or seeds.stop > NUM_SEEDS:

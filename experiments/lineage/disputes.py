@@ -48,8 +48,8 @@ BASELINES = ("Intrinsic", "HuRef (PCS)", "HuRef (ICS)", "φ_U", "AWM")
 # Models here have no tokenizer file; spectra of products are scores of published methods; of both CKA one is enough.
 _LEFT_OUT = ("tokenizer_overlap", "shared_merges", "id_shift", "ghostspec", "self", "cka_hidden")
 _PUBLIC = {key: statistic.title for key, statistic in STATISTICS.items() if key not in _LEFT_OUT}
-SPECTRA = {STATISTICS[key].title: values for key, values in spectra.SPECTRA.items()}
-"""Scores by name, each with the sorted values of a product that it compares."""
+SPECTRA = {STATISTICS[key].title: key for key in spectra.SPECTRA}
+"""Scores by name, each with the key of the values of a product that it compares."""
 SOURCES = {
     **dict.fromkeys((*EVIDENCE, AGREEMENT_OF_MATCHINGS), "this package"),
     **dict.fromkeys(_PUBLIC.values(), "public statistic"),
@@ -144,24 +144,25 @@ def spectra_scores(base: Checkpoint, suspect: Checkpoint) -> list[Score]:
     """Compare spectra of attention's products: one score for each of :data:`SPECTRA`, undefined without attention."""
     if not (base.config.attention and suspect.config.attention):
         return [Score(name, None, "a model without attention has no products") for name in SPECTRA]
-    products = [list(attention_products(model)) for model in (base, suspect)]
+    models = [
+        [[spectra.product_spectra(factors) for factors in block] for block in attention_factors(model)]
+        for model in (base, suspect)
+    ]
     scores = []
-    for name, values in SPECTRA.items():
-        sorted_values = [
-            [(values(query_key), values(value_output)) for query_key, value_output in model] for model in products
-        ]
+    for name, key in SPECTRA.items():
+        sorted_values = [[(query_key[key], value_output[key]) for query_key, value_output in model] for model in models]
         scores.append(Score(name, spectra.assigned_cosine(*sorted_values)))
     return scores
 
 
-def attention_products(model: Checkpoint) -> Iterator[spectra.Pair]:
-    """Yield W_Q W_Kᵀ and W_V W_O of each block, [D, D] both, summed over heads."""
+def attention_factors(model: Checkpoint) -> Iterator[tuple[spectra.Factors, spectra.Factors]]:
+    """Yield W_Q W_Kᵀ and W_V W_O of each block as products, summed over heads."""
     cfg = model.config
     for block in range(cfg.num_layers):
         kernels = {name: model.read(f"blocks/attention/{name}/kernel", block) for name in spectra.MATRICES}
-        products = spectra.attention_products(kernels, cfg.num_heads, cfg.kv_heads)
-        assert products is not None  # the table of parameters has all four, in widths that fit
-        yield products
+        factors = spectra.attention_factors(kernels, cfg.num_heads, cfg.kv_heads)
+        assert factors is not None  # the table of parameters has all four, in widths that fit
+        yield factors
 
 
 # ---------------------------------------------------------------------------------------------------------------------

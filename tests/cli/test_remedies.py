@@ -306,11 +306,3 @@ def test_every_option_that_a_remedy_names_is_followed():
 @pytest.mark.parametrize("follow", nightly_except([another_folder, no_layer, alike], alike))
 def test_remedies_of_several_calls_help(follow, tmp_path, capsys):
     follow(tmp_path, capsys)
-
-
-def test_baselines_print_their_table(tmp_path, capsys):
-    call = ["seedprint", f"seed:1@{TINY}", f"seed:2@{TINY}", "--test", "weights", "--baselines", "--quiet"]
-    assert run(call) == 0
-    lines = capsys.readouterr().out.splitlines()
-    start = next(index for index, line in enumerate(lines) if line.startswith("Published scores"))
-    assert {"intrinsic", "pcs", "ics"} <= {line.split()[0] for line in lines[start + 1 :]}

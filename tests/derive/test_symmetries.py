@@ -12,6 +12,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model import apply
 from bornbiased_jax.parameters import flatten, parameter_table, unflatten
+from tests.lineage.descendants import orders
 from tests.tiers import nightly_except
 
 SIZES = dict(num_layers=2, num_heads=4, d_model=32, d_ff=24, vocab_size=50)
@@ -94,11 +95,6 @@ def assert_same_function(before, after):
     actual, reference = logits(*before), logits(*after)
     assert np.abs(actual).max() > 0.5
     np.testing.assert_allclose(reference, actual, atol=3e-4 * np.abs(actual).max())
-
-
-def orders(count, size, seed=2):
-    draws = np.random.default_rng(seed)
-    return np.stack([draws.permutation(size) for _ in range(count)])
 
 
 def signs(cfg):

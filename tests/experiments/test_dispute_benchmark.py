@@ -100,7 +100,8 @@ def test_spectra_of_attention_products_survive_rotations_and_permuted_heads():
         assert scores[0][name] == pytest.approx(1.0, abs=1e-6)
         assert 0.8 < scores[1][name] < 1 - 1e-4
     # Head by head, each key serving the two queries of its group.
-    query_key, value_output = next(iter(disputes.attention_products(Checkpoint.from_params(*base))))
+    factors = next(iter(disputes.attention_factors(Checkpoint.from_params(*base))))
+    query_key, value_output = (left_DC @ right_CD for left_DC, right_CD in factors)
     attention = {
         name: np.asarray(leaf["kernel"], np.float64)[0] for name, leaf in base[1]["blocks"]["attention"].items()
     }

@@ -7,7 +7,7 @@ import pytest
 
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.lineage import blockwise
-from bornbiased_jax.lineage.blockwise import expect_logits, probe_logits, probe_outputs
+from bornbiased_jax.lineage.blockwise import expect_logits, probe_outputs
 from bornbiased_jax.model import apply
 from tests.lineage.descendants import config, descend, reader
 
@@ -34,11 +34,10 @@ def test_logits_block_by_block_are_those_of_the_whole_model(name):
     whole_PV = np.asarray(whole.logits_BTV).reshape(12, -1)
     whole_PV = whole_PV - whole_PV.mean(axis=1, keepdims=True)
     for kind in ("memory", "run"):
-        streamed_PV = probe_logits(dataclasses.replace(reader((cfg, params)), kind=kind), ids_ST)
-        np.testing.assert_allclose(streamed_PV, whole_PV, atol=1e-5 * whole_PV.std())
+        streamed = probe_outputs(dataclasses.replace(reader((cfg, params)), kind=kind), ids_ST)
+        np.testing.assert_allclose(streamed.logits_PV, whole_PV, atol=1e-5 * whole_PV.std())
         # Hidden states after the second of three blocks.
-        middle_PD = probe_outputs(dataclasses.replace(reader((cfg, params)), kind=kind), ids_ST).middle_PD
-        np.testing.assert_allclose(middle_PD, states_PD, atol=1e-5 * states_PD.std())
+        np.testing.assert_allclose(streamed.middle_PD, states_PD, atol=1e-5 * states_PD.std())
 
 
 def test_expected_tokens_that_are_asked_for_first_are_computed_once(monkeypatch):
@@ -52,25 +51,25 @@ def test_expected_tokens_that_are_asked_for_first_are_computed_once(monkeypatch)
 
     monkeypatch.setattr(blockwise, "_all_outputs", counted)
     expect_logits(model, ids_ST)
-    probe_logits(model, ids_ST.copy())
+    probe_outputs(model, ids_ST.copy())
     assert len(computed) == 1
 
 
 def test_expected_logits_come_with_others_from_one_read(monkeypatch):
     model = reader(descend(config(num_layers=2, d_model=32, vocab_size=64), 1))
     few_ST, more_ST = (np.random.default_rng(0).integers(0, 64, shape, dtype=np.int32) for shape in ((2, 4), (3, 8)))
-    alone = [probe_logits(model, ids_ST) for ids_ST in (few_ST, more_ST)]
+    alone = [probe_outputs(model, ids_ST).logits_PV for ids_ST in (few_ST, more_ST)]
     expect_logits(model, more_ST)
-    together = probe_logits(model, few_ST)
+    together = probe_outputs(model, few_ST).logits_PV
     np.testing.assert_array_equal(together, alone[0])
     # What was computed is given once, and nothing is read for it.
     with monkeypatch.context() as patched:
         patched.setattr(Checkpoint, "read", pytest.fail)
-        np.testing.assert_array_equal(probe_logits(model, more_ST), alone[1])
+        np.testing.assert_array_equal(probe_outputs(model, more_ST).logits_PV, alone[1])
         with pytest.raises(pytest.fail.Exception):
-            probe_logits(model, more_ST)
+            probe_outputs(model, more_ST)
     # Tokens of another shape are others, whatever their bytes.
     expect_logits(model, more_ST)
-    probe_logits(model, few_ST)
-    assert probe_logits(model, more_ST.reshape(8, 3)).shape == (24, 64)
-    np.testing.assert_array_equal(probe_logits(model, more_ST), alone[1])
+    probe_outputs(model, few_ST)
+    assert probe_outputs(model, more_ST.reshape(8, 3)).logits_PV.shape == (24, 64)
+    np.testing.assert_array_equal(probe_outputs(model, more_ST).logits_PV, alone[1])

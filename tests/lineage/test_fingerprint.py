@@ -206,12 +206,20 @@ def test_weights_whose_squares_float32_does_not_hold_have_the_sketches_of_smalle
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("path", ["embed/embedding", "blocks/mlp/up/kernel", "final_norm/scale"])
-def test_weights_that_are_not_finite_are_named_with_a_remedy(path, value):
+@pytest.mark.parametrize(
+    ("path", "named"),
+    [
+        ("embed/embedding", "embedding/embedding"),
+        ("blocks/mlp/up/kernel", "blocks/1/up/kernel"),
+        # The head is measured with the scale of its norm.
+        ("final_norm/scale", "head/kernel"),
+    ],
+)
+def test_weights_that_are_not_finite_are_named_with_a_remedy(path, named, value):
     cfg, params = model("llama")
     flat = {name: np.array(leaf) for name, leaf in flatten(params).items()}
     flat[path].reshape(-1)[5] = value
-    with pytest.raises(InputError, match="holds NaN or infinite values: train or export it again"):
+    with pytest.raises(InputError, match=f"{named} of .* holds NaN or infinite values: train or export it again"):
         fingerprint(NativeRoles(Checkpoint.from_params(cfg, unflatten(flat))))
 
 

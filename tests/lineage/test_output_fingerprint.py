@@ -132,14 +132,6 @@ def test_identity_comes_first(base):
     assert verdict.detail["identical_weights"] is False
 
 
-def test_frozen_tensors_are_named(base):
-    fresh = models.flatten(initial(43).params())
-    mixed = changed(initial(42), lambda path, leaf: leaf if path == "embed/embedding" else fresh[path])
-    verdict = compare(base, fp.fingerprint_outputs(mixed, TOKENS))
-    assert verdict.detail["identical_tensors"] == 1
-    assert any("1 of" in note and "identical" in note for note in verdict.detail["notes"])
-
-
 @pytest.mark.slow
 def test_other_inputs_and_layers_are_refused(base):
     with pytest.raises(InputError, match="different inputs"):

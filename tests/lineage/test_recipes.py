@@ -70,12 +70,6 @@ def normalize_head(cfg, arrays, _draws):
     return cfg, arrays
 
 
-def scale_head(cfg, arrays, _draws):
-    """A temperature put into the head."""
-    arrays["head/kernel"] *= 3
-    return cfg, arrays
-
-
 def keep_blocks(*blocks):
     def keep(cfg, arrays, _draws):
         cfg, params = damage.keep_blocks(cfg, models.unflatten(arrays), blocks)
@@ -91,10 +85,6 @@ def group_heads(cfg, arrays, _draws):
         heads_LDGHK = arrays[path].reshape(cfg.num_layers, cfg.d_model, 2, 2, cfg.key_dim)
         arrays[path] = heads_LDGHK.mean(axis=3).reshape(cfg.num_layers, cfg.d_model, 2 * cfg.key_dim)
     return cfg.replace(num_kv_heads=2), arrays
-
-
-def use_relu(cfg, arrays, _draws):
-    return cfg.replace(activation="relu"), arrays
 
 
 def clone_width(cfg, arrays, _draws):
@@ -149,11 +139,9 @@ RECIPES = {
     "edit one fact": (edit_one_fact, RAW_NEURONS, 100),
     "abliterate": (abliterate, RAW_NEURONS, 100),
     "normalize the head": (normalize_head, RAW_NEURONS, 100),
-    "scale the head": (scale_head, RAW_NEURONS, 100),
     "repeat blocks": (keep_blocks(1, 2, 3, 2, 3, 4), RAW_NEURONS, 100),
     "every other block": (keep_blocks(1, 3), RAW_NEURONS, 70),
     "group heads": (group_heads, RAW_NEURONS, 100),
-    "ReLU": (use_relu, RAW_NEURONS, 100),
     "clone the width": (clone_width, TOKEN_NEURONS, 80),
     "rotate stream and heads": (rotate_stream_and_heads, TOKEN_NEURONS, 90),
     "rotate the neurons of down": (rotate_hidden, RAW_NEURONS, 70),

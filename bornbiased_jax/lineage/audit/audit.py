@@ -59,18 +59,7 @@ def audit_items(
     all_pairs: bool = False,
     frozen: re.Pattern[str] | None = None,
 ) -> AuditResult:
-    """Audit checkpoints wherever they lie.
-
-    Args:
-        items: the checkpoints.
-        findings: what was found before any was opened.
-        source: where they are from.
-        all_pairs: as of :func:`audit_folder`.
-        frozen: as of :func:`audit_folder`.
-
-    Returns:
-        As :func:`audit_folder`.
-    """
+    """Audit checkpoints wherever they lie, as :func:`audit_folder` does; findings come from before any was opened."""
     # Read every checkpoint once: digests, moments, a reader for later.
     findings = list(findings)
     summaries: dict[str, CheckpointSummary] = {}
@@ -133,7 +122,7 @@ def audit_items(
     initializations = [summary for summary in summaries.values() if summary.item.label.step == 0]
     repeating = find_repeats(initializations)
     findings += repeating
-    findings += find_distributions(initializations, ALPHA, {name for finding in repeating for name in finding.subjects})
+    findings += find_distributions(initializations, {name for finding in repeating for name in finding.subjects})
     return {
         "clean": is_clean(findings),
         "findings": [finding.to_dict() for finding in findings],

@@ -25,6 +25,7 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.init import distribution
 from bornbiased_jax.lineage.audit.finding import Finding, listed
 from bornbiased_jax.lineage.audit.summary import CheckpointSummary, TensorMoments
+from bornbiased_jax.lineage.audit.ties import ALPHA
 from bornbiased_jax.lineage.fingerprints import Fingerprint, Repeats
 from bornbiased_jax.lineage.structure import equal_labels, repeated_parts
 from bornbiased_jax.parameters import Parameter, parameter_table
@@ -307,14 +308,11 @@ def _is_positive(value: object) -> TypeGuard[int | float]:
     return not isinstance(value, bool) and isinstance(value, (int, float)) and 0 < value < math.inf
 
 
-def find_distributions(
-    initializations: Sequence[CheckpointSummary], alpha: float, repeating: Collection[str] = ()
-) -> list[Finding]:
+def find_distributions(initializations: Sequence[CheckpointSummary], repeating: Collection[str]) -> list[Finding]:
     """Find initializations whose weights are significantly, and by more than 1%, not as stated (Holm over all).
 
     Args:
         initializations: summaries of step 0.
-        alpha: level of all groups together.
         repeating: names of initializations that repeat themselves. Their entries are not independent, so that nothing
             is known of how far a standard deviation may be off; their constants are compared as everyone's are.
     """
@@ -330,7 +328,7 @@ def find_distributions(
     # Holm over all; a deviation that is significant and small is no finding.
     adjusted = holm([group.p_value for _, group in rows]).tolist()
     for (initial, group), p_value in zip(rows, adjusted, strict=True):
-        if p_value <= alpha and group.deviation > TOLERANCE:
+        if p_value <= ALPHA and group.deviation > TOLERANCE:
             wrong[initial].append((group, p_value))
     return [_finding(initial, groups) for initial, groups in wrong.items()]
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Collection
 from functools import cached_property, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -38,6 +38,7 @@ from bornbiased_jax.lineage.audit.folder import Item
 from bornbiased_jax.lineage.component_pair import MatrixCell
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.fingerprints import Fingerprint, Settings
+from bornbiased_jax.lineage.memoized import memoized
 
 FORMS = ("exact", "unsigned", "bfloat16", "float16")
 """Digests of a tensor: as it is, without signs of zeros, and rounded to two formats."""
@@ -114,13 +115,11 @@ class CheckpointSummary:
         assert self.reader is not None
         return self.reader.by_role()
 
-    @cached_property
-    def cells(self) -> dict[str, MatrixCell]:
-        """The matrices at the residual stream of the language model by path, experts of a native block as one."""
-        if not self.is_opened:
-            return {}
+    @memoized
+    def cells(self, naming: Literal["name", "path"]) -> dict[str, MatrixCell]:
+        """Return the matrices of the language model by path, or by parameter, in which a block's experts are one."""
         roles = [role for role in self.source.roles if role.component == LANGUAGE]
-        return {role.name if self.named is None else role.path: (role.block, role.matrix) for role in roles}
+        return {getattr(role, naming): (role.block, role.matrix) for role in roles}
 
     @cached_property
     def forms_by_role(self) -> dict[str, dict[str, str]]:
@@ -139,11 +138,6 @@ class CheckpointSummary:
                 for form in FORMS:
                     forms[form][role.path] = digests[form]
         return forms
-
-    @cached_property
-    def cells_by_role(self) -> dict[str, MatrixCell]:
-        """The matrices of :attr:`cells` by paths of roles."""
-        return {role.path: (role.block, role.matrix) for role in self.source.roles if role.component == LANGUAGE}
 
 
 def summarize(item: Item, frozen: re.Pattern[str] | None = None, unchanged: Collection[str] = ()) -> CheckpointSummary:

@@ -67,13 +67,7 @@ class Tie:
 
 
 def pairs_to_test(runs: Runs, stepless: Sequence[CheckpointSummary], *, all_pairs: bool) -> list[RunPair]:
-    """Choose the pairs to test before any is tested: checkpoints against each run's earliest, neighbors, or all.
-
-    Args:
-        runs: by name, by ascending step.
-        stepless: checkpoints whose names have no step.
-        all_pairs: every pair, whatever their number.
-    """
+    """Choose the pairs to test before any is tested: checkpoints against each run's earliest, neighbors, or all."""
     checkpoints = [summary for run in runs.values() for summary in run] + list(stepless)
     if all_pairs or len(checkpoints) <= MOST_FOR_ALL:
         return [(first.name, second.name) for first, second in itertools.combinations(checkpoints, 2)]
@@ -163,7 +157,7 @@ def _shared_tables(first: CheckpointSummary, second: CheckpointSummary, runs: Ru
 def _equal_matrices(first: CheckpointSummary, second: CheckpointSummary) -> set[MatrixCell]:
     """Return the matrices that two checkpoints have in common, experts of a block only where all of them are equal."""
     first_digests, second_digests = _digests(first, second)
-    cells = first.cells if first.reader is not None and second.reader is not None else first.cells_by_role
+    cells = first.cells("name" if first.reader is not None and second.reader is not None else "path")
     is_equal: dict[tuple[MatrixCell, str], bool] = {}
     for path, digest in first_digests.items():
         if path in cells:

@@ -15,7 +15,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.audit.audit import audit_folder
 from bornbiased_jax.results.lineage_reports import Audit
 from tests.fixtures.gguf_files import convert
-from tests.fixtures.suites import CFG, drifted, initialization, trajectory, write
+from tests.fixtures.suites import CFG, drifted, initialization, kinds, only, trajectory, write
 
 STEPS = (0, 100, 200, 300)
 GPT2 = preset("gpt2-tiny", num_layers=2, num_heads=2, d_model=32, d_ff=48, vocab_size=96, max_seq_len=32)
@@ -27,15 +27,6 @@ KINDS = {
     "yarn": (CFG, {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}}),
     "float8": (CFG, {"quantization_config": FLOAT8}),
 }
-
-
-def kinds(report):
-    return {finding["kind"] for finding in report["findings"]}
-
-
-def only(report, kind):
-    [finding] = [finding for finding in report["findings"] if finding["kind"] == kind]
-    return finding
 
 
 def read(place):

@@ -189,15 +189,6 @@ def test_steps_in_thousands():
     assert at_step("step1000-tokens4B", 1000, 1500) == "step1500"
 
 
-def test_gap_and_foreign_content_are_found_under_names_with_counters(tmp_path):
-    steps = (0, 1000, 2000, 4000, 5000)
-    revisions = {f"step{step}-tokens{step // 250}B": revision(f"a{step}") for step in steps}
-    revisions["step5000-tokens20B"] = revision("a2000")
-    report = audit_listing(listing(tmp_path, revisions))
-    assert kinds(report) == ["duplicate", "gap"]
-    assert report["findings"][1]["subjects"] == ["step3000"] and len(report["runs"]) == 1
-
-
 def test_one_checkpoint_per_run_is_not_clean(tmp_path):
     revisions = {f"v{number}x-step{number}": revision(f"a{number}") for number in range(1, 5)}
     report = audit_listing(listing(tmp_path, revisions))
