@@ -41,6 +41,8 @@ REFUTED = {
     r"and find no suspect that holds 30%": "matchings find all ten, heads none",
     r"not attempted: 2\.5 hours a pair": "2.5 hours are with a fifth of the inputs",
     r"took less than six\s+hours": "the records add up to 7.7 hours",
+    r"see Section B\.2 for the detailed": "printed: Refer to Section B.2",
+    r"z = 4\.35, p < 1e−5": "1.4e−5, two-sided as the table under it",
 }
 
 
