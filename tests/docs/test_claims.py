@@ -43,6 +43,7 @@ REFUTED = {
     r"took less than six\s+hours": "the records add up to 7.7 hours",
     r"see Section B\.2 for the detailed": "printed: Refer to Section B.2",
     r"z = 4\.35, p < 1e−5": "1.4e−5, two-sided as the table under it",
+    r"thirteen models \(eleven schemes": "sixteen models, nine schemes",
 }
 
 
