@@ -44,6 +44,8 @@ REFUTED = {
     r"see Section B\.2 for the detailed": "printed: Refer to Section B.2",
     r"z = 4\.35, p < 1e−5": "1.4e−5, two-sided as the table under it",
     r"thirteen models \(eleven schemes": "sixteen models, nine schemes",
+    r"changed in every way above, fine-tuned": "they have no experts",
+    r"every test of this package is run on the\s+same pairs": "heads in token space and the population test are not",
 }
 
 
