@@ -186,7 +186,7 @@ EXPERIMENT = Experiment(
         "test finds all. A student that learned another model's predictions is no descendant of its initialization."
     ),
     settings=settings.DESCENDANTS,
-    cost={"smoke": "seconds", "laptop": "half an hour on two busy cores", "paper": "not measured: for a GPU"},
+    cost={"smoke": "seconds", "laptop": "an hour on two busy cores", "paper": "not measured: for a GPU"},
     run=run,
     claims=descendants_tables.claims,
     tables=descendants_tables.tables,

@@ -34,6 +34,20 @@ def test_a_chapters_page_names_its_modules_and_no_other(chapter):
     assert named == {name for name, module in experiments.MODULES.items() if module.split(".")[2] == chapter}
 
 
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_a_chapters_page_and_the_list_of_experiments_state_one_cost(chapter):
+    """``reproduce --list`` shows the cost; what a record took is written into both."""
+    for line in (ROOT / chapter / "README.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        name = cells[1].strip("`") if len(cells) > 3 else ""
+        if name in experiments.MODULES:
+            words = cells[-1].removeprefix("run by name alone; ")
+            scale = "paper" if words.startswith("`--scale paper`: ") else "laptop"
+            cost = runner.load(name).cost
+            told = cost[scale if scale in cost else "paper"]
+            assert words.removeprefix("`--scale paper`: ").replace("`", "") == told.replace("`", ""), name
+
+
 SETTINGS = [name for name in code.SILENT if name.endswith(".settings")]
 
 
