@@ -11,7 +11,8 @@ from bornbiased_jax.experiments import docs
 ROOT = Path(__file__).resolve().parent.parent.parent
 # The docstring of theory is a page of the API.
 THEORY = [ROOT / "theory" / "ERRATA.md", ROOT / "theory" / "__init__.py"]
-PAGES = [ROOT / "README.md", *THEORY, *sorted((ROOT / "docs").rglob("*.md"))]
+DOCS = sorted(path for path in (ROOT / "docs").rglob("*") if path.suffix in (".md", ".ipynb"))
+PAGES = [ROOT / "README.md", *THEORY, *DOCS]
 STATES = {"reproduced", "reproduced at a smaller size", "corrected", "not reproduced", "not attempted"}
 FINDINGS = ("1", "1 (Extended)", "1.1", "1.2", "1.3", "2", "2.1", "2.2", "3.1", "3.2", "3.2a", "4", "4.1", "5", "6")
 
@@ -51,6 +52,7 @@ REFUTED = {
     r"rank correlation 0\.85\) and not with\s+the sink rate \(−0\.19\)": "0.86 and −0.10",
     r"nothing of that is seen in any attention": "up to 0.0008 nats at six bits, and two intervals exclude zero",
     r"over 8,192 sequences": "the test has 4,096 against 128, and 64 seeds against 2",
+    r"fire at the first token alone": "at least ten times as strongly; one of six spreads its row",
     r"Table 2's gated models": "Table 2 has GPT-2 alone, Table 1(b) gated models",
     r"full file system \(2 MB": "the test limits files to 3,000 and 64 bytes",
 }
