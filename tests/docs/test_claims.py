@@ -57,6 +57,7 @@ REFUTED = {
     r"all of them are among the records for": "LLaMA's four pairs alone are a step of experiments.gpu",
     r"makes all the records that need one": "not Table 9 at 1,024 tokens, nor Section 5 at the paper's size",
     r"--resume FILE": "a folder: the store of a search",
+    r"Full fine-tuning and Prefix-Tuning\+ begin alike": "adapt --method full goes on from every seed of a run",
     r"fire at the first token alone": "at least ten times as strongly; one of six spreads its row",
     r"Table 2's gated models": "Table 2 has GPT-2 alone, Table 1(b) gated models",
     r"full file system \(2 MB": "the test limits files to 3,000 and 64 bytes",
