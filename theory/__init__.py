@@ -14,8 +14,8 @@ Proposition 4, Attn₀ ∘ MLP₀ at the last position  ``prop4``, ``prop4_gap``
 Proposition 5, as printed                         ``prop5_printed``, ``prop5_printed_closed_form``
 Proposition 5, as it follows from Definition 3    ``prop5_exact``, ``prop5_closed_form``, ``pair_correlation_limit``
 … its two tails                                   ``prop5_depth_asymptote``, ``prop5_finite_asymptote_gap``
-Finding 4, contraction of a whole decoder         ``profile``, ``contraction``, ``predict.predict``
-Table 2's gated models: no leading order          ``gated_dual``
+Finding 2.1, contraction of a whole decoder       ``profile``, ``contraction``, ``predict.predict``
+Table 1(b)'s gated models: no leading order       ``gated_dual``
 Findings 1 and 2, the top-1 token's fraction      ``top1_distribution``, ``expected_fraction``, ``expected_overlap``
 … of seeds that share one head                    ``fractions_given_head``, ``largest_logit``
 Appendix B.2, the p-value                         ``log10_p_value``, ``log10_p_values``, ``uniform_top_count_tail``

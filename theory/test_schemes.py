@@ -159,7 +159,7 @@ SEEDS, INPUTS, LENGTH = 12, 200, 16
 def test_predicted_cosines_hold_the_measured_ones(name):
     """At most two of twelve seeds may lie outside their 99% intervals: three have probability 2e-4 at one depth.
 
-    Thirteen cases with three or four depths each make that 1% in all.
+    Fourteen cases with three or four depths each make that 1% in all.
     """
     cfg = CASES[name]
     predicted = predict(cfg, LENGTH, num_inputs=INPUTS)

@@ -32,7 +32,7 @@ _DESCRIPTIONS = "; ".join(f"{name}: {test.description}" for name, test in TESTS.
 @click.option(
     "--test",
     type=click.Choice(list(TESTS)),
-    help=f"{_DESCRIPTIONS}.  [default: auto, and permutation with a stored fingerprint]",
+    help=f"{_DESCRIPTIONS}.  [default: auto, and permutation with a stored fingerprint of outputs]",
 )
 @click.option(
     "--alpha", type=options.Ranged(Level), help="Level of the decision; that of the test unless given (0.01 or 1e-4)."

@@ -105,7 +105,7 @@ class Sinks(Result):
 
     @property
     def super_neurons(self) -> list[str]:
-        """Neurons that fire at the first token alone, as :func:`intervention` takes them to silence, largest first."""
+        """Super neurons, as :func:`intervention` takes them to silence, those that write most first."""
         rows = self.report.get("super_neurons", [])
         return [f"blocks/{row['block']}/mlp:{row['neuron']}" for row in rows if row["super"]]
 

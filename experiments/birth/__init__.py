@@ -1,1 +1,1 @@
-"""Section 4.1 and 4.2: what untrained models prefer, and how their representations contract."""
+"""Sections 3 to 4.3: what untrained models prefer, and how their representations contract."""

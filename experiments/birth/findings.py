@@ -74,8 +74,8 @@ FINDINGS1 = Experiment(
     description=(
         "The same measurement over depth, width, length and architecture with many seeds each. By theory the fraction "
         "of the top-1 token grows with width, depth and length; at the laptop scale the seeds resolve that for "
-        "width alone. Different seeds have different top-1 tokens, but from "
-        "counts so small (3 to 7 of 500 at the laptop scale) that different inputs would change them too."
+        "width alone. Different seeds of models 256 wide have different top-1 tokens, but from "
+        "counts so small (3 to 13 of 500 at the laptop scale) that different inputs may change them too."
     ),
     settings=settings.FINDINGS1,
     cost={"laptop": "3 min 30 s of CPU on two cores", "paper": "needs a GPU"},

@@ -234,7 +234,7 @@ EXPERIMENT = Experiment(
     settings=settings.SCHEME_MATRIX,
     cost={
         "smoke": "about a minute of one core",
-        "laptop": "21 min on two cores; resumes",
+        "laptop": "half an hour on two cores; resumes",
         "paper": "not measured",
     },
     run=run,

@@ -239,7 +239,7 @@ FIGURE10_64 = dataclasses.replace(
     name="figure10_64",
     title="Hidden dimensions have preferences in every layer: the paper's model and N, T = 64",
     settings=settings.FIGURE10_64,
-    cost={"paper": "about a quarter of an hour on two cores"},
+    cost={"paper": "up to 2 h 20 min on two cores that did other work as well"},
 )
 
 EXPERIMENTS = {experiment.name: experiment for experiment in (FIGURE1, FIGURE2, FIGURE10, FIGURE10_64)}

@@ -179,14 +179,15 @@ EXPERIMENT = Experiment(
     name="descendants",
     title="Which test finds which descendant",
     description=(
-        "Models trained from known initializations are changed in every way that `bornbiased derive` knows, "
-        "fine-tuned, given a LoRA adapter, and distilled into students of other initializations. Every published test "
-        "and score and every test of this package is run on the same pairs, related and unrelated.\n\n"
+        "Models trained from known initializations are changed in every way of `bornbiased derive` that needs no "
+        "experts, fine-tuned, given a LoRA adapter, and distilled into students of other initializations. Published "
+        "tests and scores and those of this package, but for heads in token space and the population test, are run on "
+        "the same pairs, related and unrelated.\n\n"
         "A test is to be trusted after a change where it finds the descendants and does not reject the unrelated; no "
         "test finds all. A student that learned another model's predictions is no descendant of its initialization."
     ),
     settings=settings.DESCENDANTS,
-    cost={"smoke": "seconds", "laptop": "half an hour on two busy cores", "paper": "not measured: for a GPU"},
+    cost={"smoke": "seconds", "laptop": "an hour on two busy cores", "paper": "not measured: for a GPU"},
     run=run,
     claims=descendants_tables.claims,
     tables=descendants_tables.tables,

@@ -134,7 +134,7 @@ EXPERIMENT = Experiment(
         "next to the values of its pair."
     ),
     settings=settings.EVIDENCE_SHEET,
-    cost={"laptop": "three minutes on two cores", "paper": "not measured: for a GPU"},
+    cost={"laptop": "6 minutes on one core", "paper": "not measured: for a GPU"},
     run=run,
     tables=tables,
     claims=claims,

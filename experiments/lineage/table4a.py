@@ -221,7 +221,7 @@ EXPERIMENT = Experiment(
     ),
     settings=settings.TABLE4A,
     cost={
-        "laptop": "three minutes on two cores of an x86-64 virtual machine that did other work as well",
+        "laptop": "five minutes on two cores of an x86-64 virtual machine that did other work as well",
         "paper": "not measured: about 6e16 floating-point operations, for a GPU",
     },
     run=run,

@@ -243,8 +243,8 @@ EXPERIMENT = Experiment(
     name="sink_growth",
     title="The smallest setting in which sinks grow",
     description=(
-        "Models that two cores can train grow no sink on packed text, whose windows begin anywhere. Give every "
-        "sequence a first id of its own, as a beginning-of-sequence token is, and one layer of width 32 grows sinks "
+        "Small models grow no sink in 900 steps on packed text, whose windows begin anywhere. Give every sequence a "
+        "first id of its own, as a beginning-of-sequence token is, and one layer of width 32 grows sinks "
         "in under a thousand steps of 1,024 tokens: the first position must be recognizable before it can be used as "
         "a sink, and in a small model that is what takes long.\n\nThat one layer suffices says something about the "
         "cause, too: its keys are read before any attention, so the variance of no attention output stands behind "

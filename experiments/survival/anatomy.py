@@ -296,7 +296,7 @@ EXPERIMENT = Experiment(
     ),
     settings={scale: {"runs": runs, **_SIZES[scale]} for scale, runs in settings.anatomy_runs().items()},
     cost={
-        "laptop": "ten minutes on two cores; shares its runs with decay and table4b",
+        "laptop": "up to 27 minutes on two busy cores; shares its runs with decay and table4b",
         "paper": "not measured: for a GPU",
     },
     precision=settings.PRECISION,

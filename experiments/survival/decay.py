@@ -328,7 +328,7 @@ EXPERIMENT = Experiment(
     ),
     settings={scale: {"runs": runs} for scale, runs in settings.anatomy_runs().items()},
     cost={
-        "laptop": "a minute on two cores; trains one run, shares the other with table4b",
+        "laptop": "up to 18 minutes on two busy cores, training counted; shares a run with table4b",
         "paper": "not measured: for a GPU",
     },
     precision=settings.PRECISION,

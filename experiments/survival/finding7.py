@@ -300,7 +300,10 @@ EXPERIMENT = Experiment(
         },
         "paper": {"runs": _RUNS["paper"], **_SIZES["paper"]},
     },
-    cost={"laptop": "ten minutes on two cores, most of it training", "paper": "not measured: for a GPU"},
+    cost={
+        "laptop": "half an hour on two cores that did other work as well, most of it training",
+        "paper": "not measured: for a GPU",
+    },
     precision=settings.PRECISION,
     run=run,
     claims=claims,

@@ -260,7 +260,7 @@ EXPERIMENT = Experiment(
         "\n\nAt T = 512 the overlap matters as much as the participation."
     ),
     settings=settings.ENTROPY_TRANSITION,
-    cost={"laptop": "about half an hour of CPU", "paper": "about an hour of CPU"},
+    cost={"laptop": "1 h 10 min on two cores that did other work as well", "paper": "not measured"},
     run=run,
     tables=tables,
     claims=claims,

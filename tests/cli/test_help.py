@@ -43,6 +43,20 @@ def test_help_fits_eighty_columns_and_nothing_is_cut(path, monkeypatch, capsys):
     assert not any(line.endswith("...") for line in lines if not line.startswith("Usage: "))
 
 
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        # Of weights a stored fingerprint is tested by auto.
+        ("seedprint", "auto, and permutation with a stored fingerprint of outputs]"),
+        # 1.2 and 2.0 times, by the record benchmark/products.
+        ("probe preference", "which an H100 makes up to twice as fast."),
+    ],
+)
+def test_help_says_what_code_and_records_say(path, said, capsys):
+    assert run([*path.split(), "--help"]) == 0
+    assert said in " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize("path", commands())
 def test_each_option_is_explained_in_its_section(path, capsys):
     assert run([*path.split(), "--help"]) == 0

@@ -1,5 +1,6 @@
 """What the docs say can be typed: commands name what is there, Python blocks run, links lead somewhere."""
 
+import importlib.util
 import itertools
 import re
 import shlex
@@ -125,6 +126,17 @@ def test_the_version_is_the_same_everywhere():
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
     assert f"\n## [{version}]" in (ROOT / "CHANGELOG.md").read_text()
     assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dynamic"] == ["version"]
+
+
+def test_files_and_imports_of_the_next_release_exist():
+    """What the changelog names for the next release is there, whatever it was called on the way."""
+    text = (ROOT / "CHANGELOG.md").read_text().split("\n## [")[1]
+    named = {*re.findall(r"`((?:\w+/)+(?:\w+\.py)?)`", text)} - {"out/site/"}
+    folders = (ROOT, ROOT / "bornbiased_jax")
+    assert [name for name in sorted(named) if not any((folder / name).exists() for folder in folders)] == []
+    modules = re.findall(r"`from (bornbiased_jax[\w.]*) import", text)
+    assert len(named) > 5 and modules
+    assert [module for module in modules if importlib.util.find_spec(module) is None] == []
 
 
 def test_papers_are_cited_alike():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bornbiased_jax import code, experiments, io
-from bornbiased_jax.experiments import runner
+from bornbiased_jax.experiments import results, runner
 
 ROOT = Path(experiments.__file__).parent
 CHAPTERS = sorted({module.split(".")[2] for module in experiments.MODULES.values()})
@@ -32,6 +32,40 @@ def test_a_chapters_page_names_its_modules_and_no_other(chapter):
         assert f"`{module}`" in text or f"`{module}.py`" in text, f"{chapter}/README.md does not name {module}"
     named = {name for name in experiments.MODULES if f"| `{name}` |" in text}
     assert named == {name for name, module in experiments.MODULES.items() if module.split(".")[2] == chapter}
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_a_chapters_page_and_the_list_of_experiments_state_one_cost(chapter):
+    """``reproduce --list`` shows the cost; what a record took is written into both."""
+    for line in (ROOT / chapter / "README.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        name = cells[1].strip("`") if len(cells) > 3 else ""
+        if name in experiments.MODULES:
+            words = cells[-1].removeprefix("run by name alone; ")
+            scale = "paper" if words.startswith("`--scale paper`: ") else "laptop"
+            cost = runner.load(name).cost
+            told = cost[scale if scale in cost else "paper"]
+            assert words.removeprefix("`--scale paper`: ").replace("`", "") == told.replace("`", ""), name
+
+
+# What the page of an experiment said -> what its record has.
+REFUTED = {
+    ("descendants", "every test of this package is run"): "neither heads in token space nor the population test",
+    ("descendants", "in every way that"): "dense models have no experts to permute",
+    ("sink_growth", "Models that two cores can train grow no sink"): "those that were tried, in 900 steps",
+    ("findings1", "Different seeds have different top-1 tokens"): "eight seeds 64 wide have one",
+}
+
+
+@pytest.mark.parametrize(("name", "words"), REFUTED)
+def test_no_description_says_what_its_record_refutes(name, words):
+    assert words not in runner.load(name).description, REFUTED[name, words]
+
+
+def test_counts_of_findings1_are_those_of_its_record():
+    groups = results.committed("findings1", "laptop")["result"]["groups"]
+    counts = [row["preference"]["top1_count"] for group in groups for row in group["records"]]
+    assert f"({min(counts)} to {max(counts)} of 500 at the laptop scale)" in runner.load("findings1").description
 
 
 SETTINGS = [name for name in code.SILENT if name.endswith(".settings")]
