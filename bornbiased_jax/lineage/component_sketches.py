@@ -168,7 +168,7 @@ class ComponentSketches:
         # Statistics first: they show what is not finite.
         moments = sketches.moments(matrix)
         if not np.isfinite(moments.mean):
-            raise self._not_finite(role)
+            raise self._not_finite(role.path)
         vector = np.array(matrix) if matrix.ndim == 1 else None
         # Squares of very large numbers are beyond float32: of numbers scaled down all but the moments is the same.
         scaled = moments
@@ -201,9 +201,9 @@ class ComponentSketches:
         shape = self._source.array_shape(role)
         return TensorMeasurement(role, shape, moments, diagonal_z, vector, coordinates_DK, products_nK, num_equal)
 
-    def _not_finite(self, role: Role) -> InputError:
+    def _not_finite(self, name: str) -> InputError:
         return InputError(
-            f"{role.path} of {self._source.description} holds NaN or infinite values: train or export it again"
+            f"{name} of {self._source.description} holds NaN or infinite values: train or export it again"
         )
 
     def _close_tables(self) -> None:
@@ -221,7 +221,8 @@ class ComponentSketches:
         head = _scaled_down(TokenTable(_with_rows(head_VD, len(embedding_VD)), scale_D, is_centered))
         for table_role, table in ((role, embedding), (head_role or role, head)):
             if not np.isfinite(table.norms).all():
-                raise self._not_finite(table_role)
+                is_own = not np.isfinite(table.rows_VD).all()
+                raise self._not_finite(table_role.path if is_own else f"the norm before {table_role.path}")
         # Padding leaves the token space.
         is_used_V = used_tokens(embedding) & used_tokens(head)
         # Readers are projected on the embedding, writers on the centered head.

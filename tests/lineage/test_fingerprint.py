@@ -212,7 +212,7 @@ def test_weights_whose_squares_float32_does_not_hold_have_the_sketches_of_smalle
         ("embed/embedding", "embedding/embedding"),
         ("blocks/mlp/up/kernel", "blocks/1/up/kernel"),
         # The head is measured with the scale of its norm.
-        ("final_norm/scale", "head/kernel"),
+        ("final_norm/scale", "the norm before language/head/kernel"),
     ],
 )
 def test_weights_that_are_not_finite_are_named_with_a_remedy(path, named, value):
