@@ -18,7 +18,7 @@ from bornbiased_jax.cli.sections import Command
     "--scale",
     type=click.Choice(["smoke", "laptop", "paper"]),
     default="laptop",
-    help="Seconds, minutes on two cores, or the papers' own sizes.",
+    help="Seconds, minutes to an hour or two on two cores, or the papers' sizes.",
 )
 @click.option("--out", default="out", metavar="DIR", help="Records and the page go here.")
 @click.option("--overwrite", is_flag=True, help="Take a folder that holds other things; only files in the way go.")
