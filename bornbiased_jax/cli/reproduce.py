@@ -112,8 +112,9 @@ def _moved(names: list[str], scale: str, out: str) -> dict[str, list[list[Any]] 
     for name in names:
         before = results.committed(name, scale)
         now = io.read_json(runner.record_path(out, name))
-        is_of_its_data = before is not None and before["data"] == results.data_names(now["data"])
-        moved[name] = [list(row) for row in results.differences(before, now)] if is_of_its_data else None
+        moved[name] = None
+        if before is not None and before["data"] == results.data_names(now["data"]):
+            moved[name] = [list(row) for row in results.differences(before, now)]
     return moved
 
 

@@ -568,6 +568,7 @@ def test_mlps_that_repeat_in_both_models_are_permuted_jointly(repeated):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_p_of_unrelated_models_is_calibrated():
     """190 pairs of initializations: no verdict at 1e-2, and z of each piece of evidence about standard normal."""
     prints = []

@@ -16,6 +16,7 @@ from bornbiased_jax.probes import observe
 from bornbiased_jax.probes.inputs import random_tokens
 from bornbiased_jax.probes.run import ProbeOptions, probe
 from bornbiased_jax.probes.subject import untrained
+from tests.tiers import nightly_except
 
 CFG = preset("gpt2-tiny", num_layers=2, d_model=32, num_heads=2, d_ff=64, vocab_size=64)
 
@@ -81,7 +82,7 @@ def test_the_precision_of_outputs_reaches_their_products(half):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["finding2", "table4a_llama_16"])
+@pytest.mark.parametrize("name", nightly_except(["finding2", "table4a_llama_16"], "finding2"))
 def test_the_precision_of_an_experiment_reaches_its_products(half, name, tmp_path):
     results = []
     for precision in ("highest", "half"):
