@@ -109,6 +109,7 @@ def test_a_setting_without_equals_is_refused():
         parse_setting("d_model")
 
 
+@pytest.mark.slow
 @given(st.sampled_from(FIELDS), st.text(max_size=8))
 def test_any_text_as_a_setting_gives_a_config_or_a_sentence(field, text):
     try:

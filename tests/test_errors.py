@@ -101,6 +101,7 @@ def _callers() -> set[str]:
     return callers
 
 
+@pytest.mark.slow
 def test_every_refusal_of_a_cut_file_is_driven_here():
     assert _callers() == CUT.keys()
 

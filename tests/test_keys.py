@@ -70,6 +70,7 @@ def test_no_setting_of_jax_moves_a_weight_or_an_input():
     assert digests[0] == digests[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["gpt2-tiny", "llama-tiny"])
 def test_a_key_is_used_once(model):
     """Two draws from one key would be the same numbers: of weights, of inputs, of one tensor drawn by itself."""

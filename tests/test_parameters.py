@@ -71,6 +71,7 @@ def test_table_has_the_parameters_of_every_preset(name):
     assert of_layers(PRESETS[name]) == shapes_of_layers(PRESETS[name])
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(configs())
 def test_table_has_the_parameters_of_random_configurations(cfg):

@@ -118,6 +118,7 @@ def test_derivative_is_the_slope_in_covariance_and_symmetric(name, rho, s, t):
     assert abs(kernels.dual(name, rho, s, t) - kernels.dual(name, rho, t, s)) <= 1e-12 * (s * t + 1e-3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["tanh", "silu", "gelu_tanh"])
 @pytest.mark.parametrize("std", [0.011, 0.554, 1.28, 3.0, 6.0])
 def test_series_agrees_with_the_lattice(name, std):

@@ -133,7 +133,9 @@ def test_kernels_of_layers_at_their_largest_std(name: str, std: float) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(activations.ACTIVATIONS))
-@pytest.mark.parametrize("rho", [0.0, 0.6, 1.0])
+@pytest.mark.parametrize(
+    "rho", [0.6, pytest.param(0.0, marks=pytest.mark.long), pytest.param(1.0, marks=pytest.mark.long)]
+)
 @pytest.mark.parametrize("std", [0.05, EDGE])
 def test_moments_of_neurons_over_their_range(name: str, rho: float, std: float) -> None:
     moments, weights = finite_width.neuron_moments(name, np.array([std]), np.array([rho]), 4)

@@ -113,6 +113,7 @@ def test_running_sums_are_the_matrix_product(mitigation):
     assert np.all(diagonal[1:] > 0) and (diagonal[0] > 0) == (weights.get("attention_kernel") != "centred")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kernel", "size"), [("softpick", 1e-4), ("centred", 0.3)])
 @pytest.mark.parametrize("window", [None, 3])
 def test_random_weights_against_monte_carlo(kernel, size, window):

@@ -16,6 +16,7 @@ from bornbiased_jax.model.loss import loss_sum
 from bornbiased_jax.training.throughput import flops_per_token
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama-tiny", "gpt2-tiny", "qwen-tiny"])
 def test_products_are_those_of_the_step(name):
     """Against XLA's own count of a step's operations, in which attention's are few and element-wise ones fewer."""

@@ -243,6 +243,7 @@ def test_hugging_face_directories(family):
     assert not reader.is_initial and reader.files
 
 
+@pytest.mark.slow
 def test_untrained_models_are_drawn_parameter_by_parameter():
     reader = assert_reads_the_same("seed:7@gpt2-tiny,num_layers=2,d_model=16,num_heads=2,d_ff=24,vocab_size=60")
     assert reader.is_initial and reader.seed == 7

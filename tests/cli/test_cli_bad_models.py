@@ -48,6 +48,7 @@ def spoiled(tensors):
     tensors[name] = np.where(np.arange(tensors[name].size).reshape(tensors[name].shape) == 7, np.nan, tensors[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("test", ["auto", "weights", "permutation"])
 def test_numbers_that_are_not_finite(exported, sentence, test):
     message = sentence(BASE, str(exported(edit=spoiled)), "--test", test)

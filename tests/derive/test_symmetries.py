@@ -138,6 +138,7 @@ def test_a_parameter_that_nobody_declared_is_an_error():
         symmetries.permute_units(cfg, params, orders(2, 24))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mixtral", "qwen3_moe", "qwen2_moe"])
 def test_experts_and_neurons_within_experts_are_exchangeable(name):
     before = model(name)

@@ -65,6 +65,7 @@ def test_the_command_writes_before_and_after(tmp_path, capsys):
     assert "All blocks" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "words"),
     [

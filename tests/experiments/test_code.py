@@ -89,6 +89,7 @@ CONSTANTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", CONSTANTS)
 def test_a_changed_constant_is_computed_again(scratch, tmp_path, what):
     assert ran(tmp_path) == (True, True)

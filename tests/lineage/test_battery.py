@@ -156,6 +156,7 @@ def test_rotated_copies_of_every_family_are_found(family):
     assert auto_verdict(untrained(2, family), rotated, QUICK).verdict == "unrelated"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("changes", "least", "most"), [("noise:1", 60, 90), ("negate:3 noise:1", 10, 20)])
 def test_neurons_are_matched_in_coordinates_that_both_models_have(changes, least, most):
     """Once coordinates are negated, token space is all that is left, and shows less through as much noise."""
@@ -362,6 +363,7 @@ def test_rotated_models_without_mlps_are_found_whatever_blocks_they_lack(changes
     assert auto_verdict(base, suspects[1], QUICK).verdict == "unrelated"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("structure", ["identity", "shifted", "reversed", "hadamard", "cosine"])
 def test_structure_that_a_formula_decided_is_left_out(structure):
     """Two unrelated models whose value and output matrices begin alike; a real relation is found beside it."""

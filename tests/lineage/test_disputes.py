@@ -122,6 +122,7 @@ def test_experts_in_another_order_are_paired(tmp_path, mixture):
     assert _has(verdict, "in another order in blocks 1 to 2: in block 1 the base's 1, 2, 3, 4 are its 2, 4, 1, 3.")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("inherited", "sentence"),
     [

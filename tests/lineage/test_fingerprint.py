@@ -283,6 +283,7 @@ def test_digests_by_role_are_those_of_the_parameters(name):
     assert weights_digests(NativeRoles(checkpoint)).parameters == checkpoint.tensor_digests()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama-tiny", "qwen2moe-tiny"])
 def test_known_digests_are_not_computed_again_and_the_payload_is_the_same(name, monkeypatch):
     source = NativeRoles(open_checkpoint(f"seed:42@{name},num_layers=2,vocab_size=64"))

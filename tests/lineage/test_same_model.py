@@ -70,6 +70,7 @@ def test_a_copy_that_computes_something_else_is_not_called_the_same_function(bas
     assert not re.search("same function|exact copy|identical|scales moved|reordered|turned", verdict.reason)
 
 
+@pytest.mark.slow
 def test_the_same_function_is_not_said_where_only_biases_differ():
     """A bias of keys moves all scores of a query alike, which the softmax takes out: logits stay, biases do not."""
     base = descend(config("gpt2-tiny", num_layers=2, d_model=48, d_ff=64, positions="learned"), 3)

@@ -186,6 +186,7 @@ def test_the_sheet_stands_at_the_end_of_a_page_and_changes_no_verdict(tmp_path, 
     assert "Other sizes have other ranges" in page and "two releases (synthetic)" in page
 
 
+@pytest.mark.slow
 def test_a_stored_fingerprint_has_no_sheet(tmp_path):
     stored = str(tmp_path / "a.fingerprint")
     assert run(["fingerprint", f"seed:1@{SMALL}", "--out", stored, "--quiet"]) == 0

@@ -50,6 +50,7 @@ def test_matrices_that_the_suspect_lacks_are_refused(own, searched, path):
         which_seed(CFG.replace(**searched), initialization(1, suspect_cfg), range(4), suspect_cfg=suspect_cfg)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama-tiny", "gpt2-tiny", "qwen-tiny"])
 def test_drawn_entries_equal_initial_weights(name):
     cfg = preset(name, **SMALL)

@@ -199,6 +199,7 @@ def test_gradients_equal_finite_differences_of_the_formulas(case):
         assert (np.linalg.norm(gradient) > 0) != fixed, path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "mass"),
     [
@@ -230,6 +231,7 @@ def test_the_whole_model_uses_the_mitigation():
         assert float(jnp.max(jnp.abs(changed - base))) > 1e-3, changes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, {"window": 5}, {"window": 70}, {"sink_logit": "learned"}])
 def test_blocks_of_rows_are_the_whole_attention(changes):
     cfg = preset("llama-tiny", num_layers=2, d_model=32, num_heads=4, num_kv_heads=2, d_ff=48, vocab_size=64, **changes)
@@ -299,6 +301,7 @@ def test_an_extra_logit_needs_the_softmax(kernel):
         ModelConfig(attention_kernel=kernel, sink_logit="zero")
 
 
+@pytest.mark.slow
 def test_a_gate_of_zero_halves_every_value():
     cfg = ModelConfig(num_layers=1, num_heads=2, d_model=16, d_ff=16, vocab_size=11, output_gate="value")
     params = init_seed(cfg, 0)

@@ -44,6 +44,7 @@ def test_effective_rank():
     assert np.isnan(effective_rank(np.zeros((3, 3))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [2, 7])
 def test_statistics_equal_numpy(model, batch_size, monkeypatch):
     monkeypatch.setattr(outliers, "_RANK_ROWS", 5 * T)

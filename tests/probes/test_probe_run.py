@@ -51,6 +51,7 @@ def by_hand(seed, tokens_NT):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 42])
 def test_equals_counting_by_hand(seed, inputs):
     (record,) = probe(untrained(CFG, fixed_embedding_seed=0), [seed], inputs)

@@ -109,6 +109,7 @@ def test_only_the_kernels_of_blocks_are_rounded(params):
     assert quantized_params(params, None, "token") is params
 
 
+@pytest.mark.slow
 def test_without_quantization_the_path_is_the_plain_one_bitwise(params):
     assert quantized_edits(Scheme(), "token") == NO_EDITS
     plain = apply(CFG, params, TOKENS).logits_BTV

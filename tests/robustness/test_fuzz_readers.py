@@ -8,10 +8,10 @@ from tests.robustness.kinds import KINDS
 from tests.robustness.readers import damaged, fault_of, good, kept
 from tests.tiers import NIGHTLY
 
-FEW = range(5)
+FEW = range(3)
 # In `make test-all`: two thousand files of weights and of what stands next to them, a few dozen of other kinds.
 OF_WEIGHTS = (*weight_kinds.KINDS, "config.json", "model.safetensors", "index of shards")
-MANY = {name: range(5, 175 if name in OF_WEIGHTS else 40) for name in KINDS}
+MANY = {name: range(3, 175 if name in OF_WEIGHTS else 40) for name in KINDS}
 
 
 @pytest.mark.parametrize(

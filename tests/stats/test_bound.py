@@ -121,6 +121,7 @@ def test_scaling_helps():
         assert tail_bound(heavy).log10_p <= tail_bound(heavy, scale=False).log10_p
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("z", [5, 12, 40])
 def test_the_top_of_each_row_is_an_upper_bound_and_close(z):
     scores = at_z(np.random.default_rng(2).standard_normal((900, 900)), z)

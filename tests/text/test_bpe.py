@@ -26,6 +26,7 @@ def test_training_gives_the_size_asked_for():
     assert len(trained.encode(" the")) == 1
 
 
+@pytest.mark.slow
 def test_training_is_deterministic_across_processes():
     program = (
         "import json, sys; from bornbiased_jax.text import bpe; "

@@ -108,6 +108,7 @@ def test_stacks_and_back():
         assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state))
 
 
+@pytest.mark.slow
 def test_who_takes_cpu_shards(monkeypatch):
     """A small model as many as divide its batch, and a large one none."""
     monkeypatch.setattr("bornbiased_jax.hardware.cores", lambda: 4)

@@ -78,6 +78,7 @@ def said(report):
     return [(finding["kind"], finding["subjects"]) for finding in report["findings"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_clean_run_is_clean_and_its_ties_are_those_of_its_native_twin(kind, tmp_path):
     native, refused = map(audit_folder, twins(kind, tmp_path, named(trajectory(1, cfg=KINDS[kind][0], steps=STEPS))))
