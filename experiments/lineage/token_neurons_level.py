@@ -19,8 +19,8 @@ from bornbiased_jax.experiments._shared import calibration
 from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
 from bornbiased_jax.experiments.lineage import settings, weights_calibration
 from bornbiased_jax.lineage.evidence import TOKEN_NEURONS
-from bornbiased_jax.report.numbers import fixed, p_value, rate_interval, significant
-from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
+from bornbiased_jax.report.numbers import significant
+from bornbiased_jax.report.tables import Claim, Table, tabulate
 
 TEST = "neurons in token space"
 SKIPPED = 20_000
@@ -54,13 +54,7 @@ def compute(
 def tables(record: Record) -> Sequence[Table]:
     """Tabulate rates and uniformity."""
     summary, family = record["result"]["summary"], record["result"]["family"]
-    measured: Cells = {
-        "below 0.01": rate_interval(summary["rates"][0], percent_digits=2),
-        "below 0.05": rate_interval(summary["rates"][1], percent_digits=2),
-        "KS p": (p_value(2), summary["ks_p"]),
-        "z": (fixed(2), (summary["z_mean"], summary["z_std"])),
-        "smallest adjusted p": (p_value(2), _least(family)),
-    }
+    measured = weights_calibration.level_cells(summary, [check["adjusted_p"] for check in family["checks"]])
     first, changes = 2 * SKIPPED, record["settings"]["changes"]
     note = (
         f"Disjoint pairs of initializations from seed {first:,} on, {record['settings']['model']} with "
@@ -72,27 +66,24 @@ def tables(record: Record) -> Sequence[Table]:
     return [tabulate("Neurons in token space on other seeds", ["test", "pairs"], rows, note)]
 
 
-def _least(family: Entry) -> float:
-    return min(check["adjusted_p"] for check in family["checks"])
-
-
 def claims(record: Record) -> Sequence[Claim]:
     """State the smallest adjusted p."""
     statement = (
         f"Neurons in token space on {record['result']['summary']['num_pairs']:,} further pairs of initializations: "
         "smallest of 3 p of its checks, corrected (below 0.05 the test would be off its level)"
     )
-    return [Claim(statement, _least(record["result"]["family"]), format=significant(2))]
+    return [Claim(statement, weights_calibration.least_p(record["result"]["family"]), format=significant(2))]
 
 
 def headline(record: Record) -> str:
     """State whether the test is off its level on other seeds."""
     summary, family = record["result"]["summary"], record["result"]["family"]
     count, total = summary["rates"][0]["count"], summary["num_pairs"] - summary["num_undefined"]
+    least = weights_calibration.least_p(family)
     verdict = "none rejects" if family["calibrated"] else "at least one REJECTS"
     return (
         f"On other seeds neurons in token space have p below 0.01 in {count:,} of {total:,} pairs of initializations, "
-        f"where {total / 100:,.0f} are expected; of three checks, {verdict} (smallest adjusted p {_least(family):.2g})."
+        f"where {total / 100:,.0f} are expected; of three checks, {verdict} (smallest adjusted p {least:.2g})."
     )
 
 
@@ -104,7 +95,7 @@ EXPERIMENT = Experiment(
         "initializations of seeds that were not looked at before."
     ),
     settings=settings.TOKEN_NEURONS_LEVEL,
-    cost={"smoke": "seconds", "laptop": "twenty minutes on two cores", "paper": "an hour on two cores"},
+    cost={"smoke": "seconds", "laptop": "twenty minutes on two cores", "paper": "not measured: hours"},
     run=run,
     claims=claims,
     tables=tables,

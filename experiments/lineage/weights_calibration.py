@@ -158,14 +158,7 @@ def tables(record: Record) -> Sequence[Table]:
     # Rates and uniformity, a row a test.
     for case in result["cases"]:
         checks = [value for (name, _), value in adjusted.items() if name == case["test"]]
-        measured: Cells = {
-            "below 0.01": rate_interval(case["rates"][0], percent_digits=2),
-            "below 0.05": rate_interval(case["rates"][1], percent_digits=2),
-            "KS p": (p_value(2), case["ks_p"]) if case["uniform"] else None,
-            "z": (fixed(2), (case["z_mean"], case["z_std"])),
-            "smallest adjusted p": (p_value(2), min(checks)) if checks else None,
-            "p ≤ 10⁻⁴": count_below(case["at_alpha"]),
-        }
+        measured = {**level_cells(case, checks), "p ≤ 10⁻⁴": count_below(case["at_alpha"])}
         rows.append(([case["test"], case["num_pairs"]], measured))
     changes = settings["changes"]
     note = (
@@ -180,6 +173,23 @@ def tables(record: Record) -> Sequence[Table]:
     return [*listings, *unrelated_pairs.tables(result["trained"], settings)]
 
 
+def level_cells(summary: Entry, checks: Sequence[float]) -> Cells:
+    """Tabulate rates, uniformity and z of one test, and the smallest p of its checks; a verdict has none of these."""
+    return {
+        "below 0.01": rate_interval(summary["rates"][0], percent_digits=2),
+        "below 0.05": rate_interval(summary["rates"][1], percent_digits=2),
+        "KS p": (p_value(2), summary["ks_p"]) if checks else None,
+        "z": (fixed(2), (summary["z_mean"], summary["z_std"])),
+        "smallest adjusted p": (p_value(2), min(checks)) if checks else None,
+    }
+
+
+def least_p(family: Entry) -> float:
+    """Return the smallest corrected p of a family of checks."""
+    least: float = min(check["adjusted_p"] for check in family["checks"])
+    return least
+
+
 def claims(record: Record) -> Sequence[Claim]:
     """State the smallest adjusted p of the family."""
     family = record["result"]["family"]
@@ -188,20 +198,18 @@ def claims(record: Record) -> Sequence[Claim]:
         f"Tests in the weights on {count:,} disjoint pairs of initializations each: smallest of {family['num_checks']} "
         "p of their checks, corrected (below 0.05 at least one test would be off its level)"
     )
-    least = min(check["adjusted_p"] for check in family["checks"])
-    rows = [Claim(statement, least, format=significant(2))]
+    rows = [Claim(statement, least_p(family), format=significant(2))]
     return [*rows, *unrelated_pairs.claims(record["result"]["trained"])]
 
 
 def headline(record: Record) -> str:
     """State what the family of checks says."""
     family = record["result"]["family"]
-    least = min(check["adjusted_p"] for check in family["checks"])
     verdict = "none rejects" if family["calibrated"] else "at least one REJECTS"
     trained = unrelated_pairs.headline(record["result"]["trained"])
     return (
         f"Of {family['num_checks']} checks of the tests in the weights on {record['settings']['num_pairs']:,} disjoint "
-        f"pairs of initializations each, together by Holm at 5%, {verdict} (smallest adjusted p {least:.2g})."
+        f"pairs of initializations each, together by Holm at 5%, {verdict} (smallest adjusted p {least_p(family):.2g})."
         f" {trained}"
     )
 
