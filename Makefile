@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 # Modules that nobody imports need no bytecode: a third of the installation.
 PIP := $(BIN)/python -m pip install --no-compile --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 
-# Tests start many programs. Where bytecode is not written, each compiles what it imports anew: two thirds of its start.
+# Tests start many programs. Where bytecode is not written, each compiles all that it imports anew: most of its start.
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help demo docs test test-slow test-all extending mutants lint check actionlint bench install clean
