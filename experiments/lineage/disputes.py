@@ -295,7 +295,7 @@ EXPERIMENT = Experiment(
     settings=settings.DISPUTES,
     cost={
         "smoke": "a minute, most of it compilation",
-        "laptop": "three quarters of an hour on two busy cores",
+        "laptop": "a quarter of an hour on two busy cores",
         "paper": "not measured: for a GPU",
     },
     run=run,
