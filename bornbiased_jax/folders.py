@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -174,7 +175,8 @@ def replace_folder(folder: Path, maker: str) -> Iterator[Path]:
             marked = Folder(new, maker)
             for name in marked.entries():
                 marked.note(name, io.sha256(new / name))
-            os.chmod(new, 0o755)
+            if folder.exists():
+                os.chmod(new, stat.S_IMODE(folder.stat().st_mode))
             _exchange(folder, new, replaced)
         finally:
             shutil.rmtree(new, ignore_errors=True)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 
 import pytest
 
@@ -80,6 +81,10 @@ def test_a_fresh_folder_takes_the_place_of_the_old_one(tmp_path):
             (result / content).write_text(content)
         marked = Folder(target, "bornbiased x")
         assert marked.entries() == [content] and marked.owns(content)
+        target.chmod(0o750)
+    with replace_folder(target, "bornbiased x") as result:
+        (result / "two").write_text("")
+    assert stat.S_IMODE(target.stat().st_mode) == 0o750
     assert os.listdir(tmp_path) == ["out"]
     with pytest.raises(ZeroDivisionError), replace_folder(target, "bornbiased x") as result:
         (result / "three").write_text("")
