@@ -399,9 +399,14 @@ def test_continuing_another_model(calm, place):
     config, _ = calm
     opened = [open_checkpoint(f"{config.out}@seed={seed}") for seed in (42, 7)]
     source = [(checkpoint.config, checkpoint.params()) for checkpoint in opened]
-    child = make(place, "child", init_from=config.out, data="builtin:code", token_cache=str(place / "tokens"))
+    child = make(
+        place, "child", init_from=config.out, data="builtin:code", token_cache=str(place / "tokens"),
+        model=CFG.replace(init="mup", init_groups="down=zeros"),
+    )  # fmt: skip
     summary = pretrain(child, source)
     assert summary["finished"]
+    # The record says how the weights were drawn, not how the run would have drawn its own.
+    assert open_checkpoint(f"{child.out}@seed=42,step=0").cfg == CFG
     for seed, (_, params) in zip((42, 7), source, strict=True):
         assert open_checkpoint(f"{child.out}@seed={seed},step=0").digest() == digest(params)
     assert pretrain(child, source)["resumed_from"] == 12
