@@ -36,6 +36,8 @@ ENGINES = ("local", "processes", "slurm", "ray")
 DEFAULT = "local"
 WORKERS = 2
 RETRIES = 3
+PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
+"""Variable that tells JAX whether to take most of a GPU's memory at once; worker processes inherit it."""
 SLURM_LOGS = "slurm"
 """Folder of a store with the scripts of Slurm jobs and their output."""
 
@@ -65,6 +67,9 @@ def engine_named(
     module = {"slurm": "submitit", "ray": "ray"}.get(name)
     if module is not None and importlib.util.find_spec(module) is None:
         raise InputError(f"--engine {name} needs {module}: pip install 'bornbiased-jax[{name}]'")
+    # JAX takes three quarters of a GPU when it first computes there; workers share it, and this process only waits.
+    if name != DEFAULT:
+        os.environ.setdefault(PREALLOCATE, "false")
     number = workers or WORKERS
     engines: dict[str, Engine] = {
         "local": local,

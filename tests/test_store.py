@@ -286,6 +286,18 @@ def test_engines_by_name():
             engine_named(name, workers=workers)
 
 
+def test_workers_take_memory_of_a_shared_gpu_as_they_need_it(monkeypatch):
+    monkeypatch.setenv(executors.PREALLOCATE, "before")
+    monkeypatch.delenv(executors.PREALLOCATE)
+    engine_named("local")
+    assert executors.PREALLOCATE not in os.environ
+    engine_named("processes")
+    assert os.environ[executors.PREALLOCATE] == "false"
+    monkeypatch.setenv(executors.PREALLOCATE, "true")
+    engine_named("processes")
+    assert os.environ[executors.PREALLOCATE] == "true"
+
+
 @pytest.mark.parametrize(
     ("name", "further", "word"),
     [
