@@ -104,11 +104,16 @@ def reproduce(
         computing: who computes, and how exactly.
 
     Raises:
-        InputError: an unknown name, scale or precision, or an output that cannot be written or holds other things.
+        InputError: an unknown name, scale or precision, data that no experiment reads, or an output that cannot be
+            written or holds other things.
     """
     selection = [load(name) for name in select(names)]
     _check_scale(selection, scale)
     _check_data(data)
+    readers = {experiment.name for experiment in selection if scale in experiment.takes_data}
+    if data is not None and not readers:
+        names = ", ".join(experiment.name for experiment in selection)
+        raise InputError(f"none of {names} reads --data at scale {scale}: leave it out")
     _check_precision(selection, computing.precision)
     # Now, and once: what is on disk later may be edited by then.
     for experiment in selection:
@@ -119,30 +124,32 @@ def reproduce(
     target = io.check_writable(out / PAGE)
     folder.claim()
     digest = data_digest(data)
-    work = out / "work" if digest is None else out / "work" / f"data-{digest}"
     completed: list[str] = []
     unchanged: list[str] = []
     failed: dict[str, Exception] = {}
     say = (lambda _text: None) if quiet else progress.note
+    if data is not None and len(readers) < len(selection):
+        say(f"--data is read by {', '.join(sorted(readers))} alone")
     try:
         with progress.bar(len(selection), "reproduce", unit="experiments", quiet=quiet, timed=False) as advance:
             for experiment in selection:
                 path = record_path(out, experiment.name)
-                if is_complete(path, experiment, scale, data, computing.precision, digest):
+                source, content = (data, digest) if experiment.name in readers else (None, None)
+                if is_complete(path, experiment, scale, source, computing.precision, content):
                     unchanged.append(experiment.name)
                     say(f"{experiment.name}: kept the record of an earlier run")
                 else:
                     context = Context(
                         scale=scale,
                         settings=experiment.settings[scale],
-                        work=work / experiment.name,
-                        data=data,
+                        work=out / "work" / ("" if content is None else f"data-{content}") / experiment.name,
+                        data=source,
                         quiet=quiet,
                         mesh=mesh,
                         engine=computing.engine,
                         precision=computing.precision,
                     )
-                    error = _run(experiment, context, folder, digest)
+                    error = _run(experiment, context, folder, content)
                     if error is None:
                         completed.append(experiment.name)
                         say(f"{experiment.name}: done")

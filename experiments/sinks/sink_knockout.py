@@ -31,7 +31,7 @@ import numpy as np
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.evaluation.intervention import effect, first_activations
 from bornbiased_jax.evaluation.sink_report import cut_sequences
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale, each, where_attempted
+from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, by_scale, each, where_attempted
 from bornbiased_jax.experiments.sinks.subject import SinkModel, attempt
 from bornbiased_jax.model.interventions import Edits, Neuron, clear, silence, write
 from bornbiased_jax.parameters import Params
@@ -259,6 +259,7 @@ EXPERIMENT = Experiment(
     ),
     cost={"smoke": "a minute", "laptop": "see the record", "paper": "not measured"},
     run=run,
+    takes_data=SCALES,
     claims=claims,
     tables=tables,
     headline=headline,
