@@ -33,8 +33,6 @@ MAKER = "bornbiased reproduce"
 OLD_ENTRIES = {PAGE, RECORDS, "work", COMPARE}
 """What lies in a folder of the versions that had no marker yet."""
 OLDER = "Made by older code or other libraries: the command above makes it again."
-MOST_READ = 2**26
-"""Bytes of a file of ``--data`` up to which its content is looked at; of larger ones size and time are."""
 STANDFIRST = (
     "What transformers that nobody trained already prefer: a reproduction in JAX of the paper of this name, "
     "with what it printed and what was measured here."
@@ -239,16 +237,15 @@ def _check_data(data: str | None) -> None:
 
 
 def data_digest(data: str | None) -> str | None:
-    """Compute a digest of the files that ``--data`` names, which may change under their names; None without any."""
+    """Compute a digest of the files that ``--data`` names and of their content, which may change; None without any."""
     lines = []
     for _, source in split_data(data):
-        place = io.user_path(source)
-        for path in sorted(io.below(place)) if place.is_dir() else [place]:
+        # Of a part of a run, or of a file with options, what lies before the "@".
+        places = [io.user_path(text) for text in (source, source.rpartition("@")[0]) if text]
+        paths = [path for place in list(filter(Path.exists, places))[:1] for path in [place, *io.below(place)]]
+        for path in sorted(paths):
             if path.is_file():
-                facts = path.stat()
-                is_read = facts.st_size <= MOST_READ
-                content = io.sha256(path) if is_read else f"{facts.st_size} bytes, {facts.st_mtime_ns}"
-                lines.append(os.fsencode(path) + f": {content}\n".encode())
+                lines.append(os.fsencode(path) + f": {io.sha256(path)}\n".encode())
     return hashlib.sha256(b"".join(lines)).hexdigest()[:16] if lines else None
 
 

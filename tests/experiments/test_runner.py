@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -107,6 +108,27 @@ def test_a_text_that_was_changed_is_another_text(catalogue, tmp_path):
         text.write_text(content)
         assert reproduce(["one"], "smoke", out, data=str(text), quiet=True).kept == kept
         assert record(out, "one")["result"] == {"letters": len(content)}
+
+
+def test_a_large_text_is_known_by_its_content(tmp_path):
+    """Neither size nor time of change tell two texts apart: copies keep both."""
+    text, digests = tmp_path / "text.txt", []
+    for letter in (b"a", b"b"):
+        with text.open("wb") as stream:
+            stream.write(letter)
+            stream.truncate(2**26 + 1)
+        os.utime(text, (1, 1))
+        digests.append(runner.data_digest(str(text)))
+    assert digests[0] != digests[1]
+
+
+def test_a_run_is_known_by_its_content_when_a_part_of_it_is_named(tmp_path):
+    before = []
+    for letter in "ab":
+        io.write_text(tmp_path / "run" / "run.json", letter)
+        before.append(runner.data_digest(f"base={tmp_path / 'run'}@seed=42,step=1"))
+    assert None not in before and before[0] != before[1]
+    assert runner.data_digest("hf:owner/name@main") is None
 
 
 def test_a_text_reaches_the_experiments_that_read_some(catalogue, tmp_path, capsys):
