@@ -92,8 +92,15 @@ class Folder:
 
     def owns(self, name: str) -> bool:
         """Check whether a file is as this command wrote it."""
+        path = self.path / name
         with contextlib.suppress(OSError):
-            return not (self.path / name).is_symlink() and io.sha256(self.path / name) in self._digests.get(name, set())
+            if path.is_symlink():
+                return False
+            digest = io.sha256(path)
+            if digest not in self._digests.get(name, set()):
+                # Another process of the same command may have written it since.
+                self._read()
+            return digest in self._digests.get(name, set())
         return False
 
     def knows(self, name: str) -> bool:

@@ -135,6 +135,17 @@ def test_an_older_folder_next_to_its_successor_is_removed_and_next_to_another_na
     assert os.listdir(tmp_path) == ["out"]
 
 
+def test_a_file_that_another_process_of_the_command_wrote_meanwhile_is_its_own(tmp_path):
+    first, other = Folder(tmp_path, "bornbiased x"), Folder(tmp_path, "bornbiased x")
+    other.write_text("a", "by the other")
+    assert first.owns("a")
+    first.write_text("a", "by the first")
+    other.write_text("a", "by the other again")
+    (tmp_path / "a").write_text("by hand")
+    with pytest.raises(InputError, match="was changed since"):
+        first.write_text("a", "by the first")
+
+
 def test_a_folder_that_the_same_command_began_meanwhile_is_its_own(tmp_path):
     actual, strange = Folder(tmp_path, "bornbiased x"), Folder(tmp_path, "bornbiased y")
     Folder(tmp_path, "bornbiased x").write_text("a", "by another process")
