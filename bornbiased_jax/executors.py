@@ -13,7 +13,9 @@ import logging
 import multiprocessing
 import os
 import signal
+import socket
 import threading
+import urllib.parse
 from collections.abc import Callable, Mapping
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
@@ -36,6 +38,9 @@ ENGINES = ("local", "processes", "slurm", "ray")
 DEFAULT = "local"
 WORKERS = 2
 RETRIES = 3
+PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
+"""Variable that tells JAX whether to take most of a GPU's memory at once; worker processes inherit it."""
+CONNECT_SECONDS = 10
 SLURM_LOGS = "slurm"
 """Folder of a store with the scripts of Slurm jobs and their output."""
 
@@ -65,6 +70,9 @@ def engine_named(
     module = {"slurm": "submitit", "ray": "ray"}.get(name)
     if module is not None and importlib.util.find_spec(module) is None:
         raise InputError(f"--engine {name} needs {module}: pip install 'bornbiased-jax[{name}]'")
+    # JAX takes three quarters of a GPU when it first computes there; workers share it, and this process only waits.
+    if name != DEFAULT:
+        os.environ.setdefault(PREALLOCATE, "false")
     number = workers or WORKERS
     engines: dict[str, Engine] = {
         "local": local,
@@ -218,15 +226,17 @@ class RayExecutor(Executor):
 
         self._ray, self._starts_cluster = ray, not ray.is_initialized()
         if self._starts_cluster:
+            unreachable = f"no Ray cluster answers at {address}: start one there, or leave --ray-address out"
+            # Ray itself asks for minutes where nobody listens.
+            if address is not None and not _listens(address):
+                raise InputError(unreachable)
             # "local": Ray itself takes a cluster that RAY_ADDRESS or a file names, which has its processors already.
             alone: dict[str, object] = {} if address else {"num_cpus": workers, "include_dashboard": False}
             try:
                 ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR, **alone)
             except (ConnectionError, RuntimeError, ValueError) as error:
                 raise InputError(
-                    f"no Ray cluster answers at {address}: start one there, or leave --ray-address out"
-                    if address
-                    else f"Ray does not start here: {' '.join(str(error).split())}"
+                    unreachable if address else f"Ray does not start here: {' '.join(str(error).split())}"
                 ) from error
         gpus = 0 if jax.default_backend() == "cpu" else 1
         self._remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)
@@ -259,3 +269,15 @@ class RayExecutor(Executor):
                 self._ray.cancel(reference, force=True)
         if self._starts_cluster:
             self._ray.shutdown()
+
+
+def _listens(address: str) -> bool:
+    """Tell whether somebody listens at ``HOST:PORT``; of other addresses, as "auto", Ray decides."""
+    place = urllib.parse.urlsplit(address if "://" in address else f"//{address}")
+    try:
+        if place.hostname is None or place.port is None:
+            return True
+        socket.create_connection((place.hostname, place.port), timeout=CONNECT_SECONDS).close()
+    except (OSError, ValueError):
+        return False
+    return True

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -91,8 +92,15 @@ class Folder:
 
     def owns(self, name: str) -> bool:
         """Check whether a file is as this command wrote it."""
+        path = self.path / name
         with contextlib.suppress(OSError):
-            return not (self.path / name).is_symlink() and io.sha256(self.path / name) in self._digests.get(name, set())
+            if path.is_symlink():
+                return False
+            digest = io.sha256(path)
+            if digest not in self._digests.get(name, set()):
+                # Another process of the same command may have written it since.
+                self._read()
+            return digest in self._digests.get(name, set())
         return False
 
     def knows(self, name: str) -> bool:
@@ -174,7 +182,8 @@ def replace_folder(folder: Path, maker: str) -> Iterator[Path]:
             marked = Folder(new, maker)
             for name in marked.entries():
                 marked.note(name, io.sha256(new / name))
-            os.chmod(new, 0o755)
+            if folder.exists():
+                os.chmod(new, stat.S_IMODE(folder.stat().st_mode))
             _exchange(folder, new, replaced)
         finally:
             shutil.rmtree(new, ignore_errors=True)

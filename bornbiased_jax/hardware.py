@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from bornbiased_jax.errors import InputError
@@ -11,6 +13,8 @@ MEMINFO = Path("/proc/meminfo")
 """Where Linux tells of its memory."""
 CGROUP = Path("/sys/fs/cgroup")
 """Where Linux tells of the limits of a container."""
+PROCESS_GROUPS = Path("/proc/self/cgroup")
+"""Where Linux names the control groups of this process."""
 GIB = 2**30
 
 
@@ -45,16 +49,34 @@ def _free() -> int | None:
 
 
 def _left_in_container() -> int | None:
-    """Return the memory left in a control group of version 2.
+    """Return the memory left in this process's control group and those around it, of either version.
 
-    Its page cache counts as in use and is given up when needed.
+    Their page cache counts as in use and is given up when needed.
     """
-    try:
-        limit, used = (int((CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
-        stat = dict(line.split() for line in (CGROUP / "memory.stat").read_text().splitlines())
-        return limit - used + int(stat.get("inactive_file", 0)) + int(stat.get("active_file", 0))
-    except (OSError, ValueError):  # no container, or one without a limit ("max")
-        return None
+    rooms: list[int] = []
+    for folder, (limit, used, prefix) in _control_groups():
+        # Not every group has a limit ("max"), and a container does not see those around it.
+        with contextlib.suppress(OSError, ValueError):
+            stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            cache = sum(int(stat.get(f"{prefix}{kind}_file", 0)) for kind in ("inactive", "active"))
+            rooms.append(int((folder / limit).read_text()) - int((folder / used).read_text()) + cache)
+    return min(rooms, default=None)
+
+
+def _control_groups() -> Iterator[tuple[Path, tuple[str, str, str]]]:
+    """Yield folders of control groups, with their names of limit and use, and of fields that count groups below."""
+    second = (CGROUP, ("memory.max", "memory.current", ""))
+    first = (CGROUP / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"))
+    # The roots in any case: in a container they are its own group, whatever the name outside.
+    paths = [(second, "/"), (first, "/")]
+    with contextlib.suppress(OSError, ValueError):
+        for line in PROCESS_GROUPS.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if not controllers or "memory" in controllers.split(","):
+                paths.append((first if controllers else second, path))
+    for (root, names), path in paths:
+        relative = Path(path.lstrip("/"))
+        yield from ((root / place, names) for place in (relative, *relative.parents))
 
 
 def _left_to_process() -> int | None:

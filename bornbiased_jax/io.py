@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import json
 import os
+import secrets
 import shutil
 import stat
 import sys
@@ -222,7 +223,8 @@ def descriptor_of(path: Path | str) -> int | None:
 def write_bytes(path: Path | str, data: bytes) -> Path:
     """Write a file atomically: a reader sees the old content or the new, never half of it.
 
-    A file that is replaced keeps its permissions, and through a link its target is replaced.
+    A file that is replaced keeps its permissions, a new one has those of the umask; through a link its target is
+    replaced.
 
     Raises:
         InputError: the path is empty or a folder, or cannot be written; the earlier content is unchanged.
@@ -244,10 +246,11 @@ def write_bytes(path: Path | str, data: bytes) -> Path:
         descriptor, part = make_part(target)
         try:
             with os.fdopen(descriptor, "wb") as stream:
+                if target.exists():
+                    os.chmod(part, stat.S_IMODE(target.stat().st_mode))
                 stream.write(data)
                 stream.flush()
                 os.fsync(stream.fileno())
-                os.chmod(part, stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o644)
                 os.replace(part, target)
         except BaseException:
             Path(part).unlink(missing_ok=True)
@@ -343,15 +346,16 @@ def make_part(target: Path, *, folder: bool = False) -> tuple[int, str]:
     Until it is locked, another process may take it for the remains of a kill and remove it: then another one is made.
     """
     while True:
-        prefix = f".{target.name}."
+        # Not by tempfile, whose files and folders their owner alone may read, whatever the umask says.
+        name = str(target.parent / f".{target.name}.{secrets.token_urlsafe(6)}{PART}")
         if folder:
-            name = tempfile.mkdtemp(dir=target.parent, prefix=prefix, suffix=PART)
+            os.mkdir(name)
             try:
                 descriptor = os.open(name, os.O_RDONLY)
             except FileNotFoundError:
                 continue
         else:
-            descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=prefix, suffix=PART)
+            descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
         hold(descriptor, wait=True)
         if os.path.lexists(name):
             return descriptor, name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TypedDict
 
 import numpy as np
@@ -154,7 +155,7 @@ class Prediction(TypedDict):
     inter_cosine_final_std: float
     inter_cosine_final_low: float
     inter_cosine_final_high: float
-    intra_cosine_by_layer: list[float]
+    intra_cosine_by_layer: Sequence[float | None]
     top1_share_mean: float
     top1_share_p10: float
     top1_share_p50: float
@@ -336,7 +337,8 @@ def predict(
         "inter_cosine_final_std": float(cosine.std[-1]),
         "inter_cosine_final_low": float(cosine.low[-1]),
         "inter_cosine_final_high": float(cosine.high[-1]),
-        "intra_cosine_by_layer": profile.intra_cosine[1:].tolist(),
+        # A single position has no other to be compared with.
+        "intra_cosine_by_layer": [None] * cfg.num_layers if seq_len == 1 else profile.intra_cosine[1:].tolist(),
         "top1_share_mean": top1.fraction_mean,
         "top1_share_p10": top1.fraction_p10,
         "top1_share_p50": top1.fraction_p50,

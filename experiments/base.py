@@ -299,6 +299,7 @@ class Experiment:
         run: computes the result: a dict of JSON-ready values (arrays are converted).
         precision: the precision of the computation, for the record.
         takes_precision: ``run`` multiplies as :attr:`Context.precision` says; others refuse ``--precision``.
+        takes_data: the scales at which ``run`` reads :attr:`Context.data`; it is None at others.
         claims: the rows of the page's first screen.
         tables: tables with what the paper printed next to what was measured.
         figures: figures.
@@ -314,6 +315,7 @@ class Experiment:
     run: Callable[[Context], Mapping[str, Any]]
     precision: str = "float32 highest"
     takes_precision: bool = False
+    takes_data: Sequence[str] = ()
     claims: Callable[[Record], Sequence[Claim]] = _empty
     tables: Callable[[Record], Sequence[Table]] = _empty
     figures: Callable[[Record], Sequence[Panel]] = _empty

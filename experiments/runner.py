@@ -33,8 +33,6 @@ MAKER = "bornbiased reproduce"
 OLD_ENTRIES = {PAGE, RECORDS, "work", COMPARE}
 """What lies in a folder of the versions that had no marker yet."""
 OLDER = "Made by older code or other libraries: the command above makes it again."
-MOST_READ = 2**26
-"""Bytes of a file of ``--data`` up to which its content is looked at; of larger ones size and time are."""
 STANDFIRST = (
     "What transformers that nobody trained already prefer: a reproduction in JAX of the paper of this name, "
     "with what it printed and what was measured here."
@@ -104,11 +102,16 @@ def reproduce(
         computing: who computes, and how exactly.
 
     Raises:
-        InputError: an unknown name, scale or precision, or an output that cannot be written or holds other things.
+        InputError: an unknown name, scale or precision, data that no experiment reads, or an output that cannot be
+            written or holds other things.
     """
     selection = [load(name) for name in select(names)]
     _check_scale(selection, scale)
     _check_data(data)
+    readers = {experiment.name for experiment in selection if scale in experiment.takes_data}
+    if data is not None and not readers:
+        names = ", ".join(experiment.name for experiment in selection)
+        raise InputError(f"none of {names} reads --data at scale {scale}: leave it out")
     _check_precision(selection, computing.precision)
     # Now, and once: what is on disk later may be edited by then.
     for experiment in selection:
@@ -119,30 +122,32 @@ def reproduce(
     target = io.check_writable(out / PAGE)
     folder.claim()
     digest = data_digest(data)
-    work = out / "work" if digest is None else out / "work" / f"data-{digest}"
     completed: list[str] = []
     unchanged: list[str] = []
     failed: dict[str, Exception] = {}
     say = (lambda _text: None) if quiet else progress.note
+    if data is not None and len(readers) < len(selection):
+        say(f"--data is read by {', '.join(sorted(readers))} alone")
     try:
         with progress.bar(len(selection), "reproduce", unit="experiments", quiet=quiet, timed=False) as advance:
             for experiment in selection:
                 path = record_path(out, experiment.name)
-                if is_complete(path, experiment, scale, data, computing.precision, digest):
+                source, content = (data, digest) if experiment.name in readers else (None, None)
+                if is_complete(path, experiment, scale, source, computing.precision, content):
                     unchanged.append(experiment.name)
                     say(f"{experiment.name}: kept the record of an earlier run")
                 else:
                     context = Context(
                         scale=scale,
                         settings=experiment.settings[scale],
-                        work=work / experiment.name,
-                        data=data,
+                        work=out / "work" / ("" if content is None else f"data-{content}") / experiment.name,
+                        data=source,
                         quiet=quiet,
                         mesh=mesh,
                         engine=computing.engine,
                         precision=computing.precision,
                     )
-                    error = _run(experiment, context, folder, digest)
+                    error = _run(experiment, context, folder, content)
                     if error is None:
                         completed.append(experiment.name)
                         say(f"{experiment.name}: done")
@@ -232,16 +237,15 @@ def _check_data(data: str | None) -> None:
 
 
 def data_digest(data: str | None) -> str | None:
-    """Compute a digest of the files that ``--data`` names, which may change under their names; None without any."""
+    """Compute a digest of the files that ``--data`` names and of their content, which may change; None without any."""
     lines = []
     for _, source in split_data(data):
-        place = io.user_path(source)
-        for path in sorted(io.below(place)) if place.is_dir() else [place]:
+        # Of a part of a run, or of a file with options, what lies before the "@".
+        places = [io.user_path(text) for text in (source, source.rpartition("@")[0]) if text]
+        paths = [path for place in list(filter(Path.exists, places))[:1] for path in [place, *io.below(place)]]
+        for path in sorted(paths):
             if path.is_file():
-                facts = path.stat()
-                is_read = facts.st_size <= MOST_READ
-                content = io.sha256(path) if is_read else f"{facts.st_size} bytes, {facts.st_mtime_ns}"
-                lines.append(os.fsencode(path) + f": {content}\n".encode())
+                lines.append(os.fsencode(path) + f": {io.sha256(path)}\n".encode())
     return hashlib.sha256(b"".join(lines)).hexdigest()[:16] if lines else None
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 
 import pytest
 
@@ -80,6 +81,10 @@ def test_a_fresh_folder_takes_the_place_of_the_old_one(tmp_path):
             (result / content).write_text(content)
         marked = Folder(target, "bornbiased x")
         assert marked.entries() == [content] and marked.owns(content)
+        target.chmod(0o750)
+    with replace_folder(target, "bornbiased x") as result:
+        (result / "two").write_text("")
+    assert stat.S_IMODE(target.stat().st_mode) == 0o750
     assert os.listdir(tmp_path) == ["out"]
     with pytest.raises(ZeroDivisionError), replace_folder(target, "bornbiased x") as result:
         (result / "three").write_text("")
@@ -128,6 +133,17 @@ def test_an_older_folder_next_to_its_successor_is_removed_and_next_to_another_na
     with replace_folder(target, "bornbiased x") as result:
         assert Folder(target, "bornbiased x").owns("new") and not replaced.exists()
     assert os.listdir(tmp_path) == ["out"]
+
+
+def test_a_file_that_another_process_of_the_command_wrote_meanwhile_is_its_own(tmp_path):
+    first, other = Folder(tmp_path, "bornbiased x"), Folder(tmp_path, "bornbiased x")
+    other.write_text("a", "by the other")
+    assert first.owns("a")
+    first.write_text("a", "by the first")
+    other.write_text("a", "by the other again")
+    (tmp_path / "a").write_text("by hand")
+    with pytest.raises(InputError, match="was changed since"):
+        first.write_text("a", "by the first")
 
 
 def test_a_folder_that_the_same_command_began_meanwhile_is_its_own(tmp_path):

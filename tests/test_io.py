@@ -48,9 +48,17 @@ def test_nothing_but_the_file_is_left(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["a"]
 
 
-def test_the_file_can_be_read_by_others(tmp_path):
-    path = io.write_text(tmp_path / "a", "x")
-    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o002, 0o664), (0o077, 0o600)])
+def test_a_new_file_has_the_permissions_of_the_umask(tmp_path, mask, mode):
+    before = os.umask(mask)
+    try:
+        path = io.write_text(tmp_path / "a", "x")
+        assert stat.S_IMODE(path.stat().st_mode) == mode
+        path.chmod(0o640)
+        io.write_text(path, "y")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
 @pytest.mark.parametrize("failing", ["fsync", "replace"])
@@ -200,11 +208,13 @@ def test_only_stale_part_files_removed(tmp_path):
 @pytest.mark.parametrize("held", [False, True])
 def test_a_part_that_was_cleared_before_its_lock_is_made_again(tmp_path, monkeypatch, folder, held):
     """Another process that clears up finds it between its making and its lock; it may have its lock meanwhile."""
-    make, result = (tempfile.mkdtemp, tempfile.mkstemp)[not folder], []
+    make, result = (os.mkdir, os.open)[not folder], []
 
-    def met(**where):
-        got = make(**where)
-        name = got if folder else got[1]
+    def met(name, *arguments):
+        got = make(name, *arguments)
+        # Opened again, by the test or by who clears up.
+        if name in result:
+            return got
         result.append(name)
         if len(result) < 3 and not held:
             io.clear_parts(tmp_path / "a")
@@ -219,7 +229,7 @@ def test_a_part_that_was_cleared_before_its_lock_is_made_again(tmp_path, monkeyp
             threading.Timer(0.05, clear).start()
         return got
 
-    monkeypatch.setattr(tempfile, make.__name__, met)
+    monkeypatch.setattr(os, make.__name__, met)
     descriptor, name = io.make_part(tmp_path / "a", folder=folder)
     assert len(result) == 3 and name == result[-1]
     io.clear_parts(tmp_path / "a")

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import re
+import socket
 import sys
 import tempfile
 import time
@@ -286,6 +287,18 @@ def test_engines_by_name():
             engine_named(name, workers=workers)
 
 
+def test_workers_take_memory_of_a_shared_gpu_as_they_need_it(monkeypatch):
+    monkeypatch.setenv(executors.PREALLOCATE, "before")
+    monkeypatch.delenv(executors.PREALLOCATE)
+    engine_named("local")
+    assert executors.PREALLOCATE not in os.environ
+    engine_named("processes")
+    assert os.environ[executors.PREALLOCATE] == "false"
+    monkeypatch.setenv(executors.PREALLOCATE, "true")
+    engine_named("processes")
+    assert os.environ[executors.PREALLOCATE] == "true"
+
+
 @pytest.mark.parametrize(
     ("name", "further", "word"),
     [
@@ -328,6 +341,15 @@ def test_ray_starts_here_or_names_the_address(monkeypatch):
     assert addresses == ["local"]
     with pytest.raises(InputError, match="no Ray cluster answers at here: start one there"):
         executors.RayExecutor(2, "here")
+    # Ray is not asked at all where nobody listens: it would try for minutes.
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(InputError, match="no Ray cluster answers"):
+            executors.RayExecutor(2, f"ray://{address}")
+    for closed in (address, f"ray://{address}", "127.0.0.1:99999"):
+        with pytest.raises(InputError, match=f"no Ray cluster answers at {closed}: start one there"):
+            executors.RayExecutor(2, closed)
+    assert addresses == ["local", "here", f"ray://{address}"]
 
 
 def test_errors_of_ray_itself_break_the_executor():

@@ -178,12 +178,17 @@ def pretrain(json_file: str | None, **arguments: Any) -> int:
     options.start(**{name: arguments[name] for name in processes})
     from bornbiased_jax.training import open_initial
     from bornbiased_jax.training import pretrain as train
+    from bornbiased_jax.training.initial import drawn_as
 
     config = settings_of(arguments)
     if arguments["dry_run"]:
         dry_run.report(*dry_run.pretrain_requirements(config), json_file)
         return 0
     initial, tokenizer = open_initial(config.init_from, seed_list) if config.init_from is not None else (None, None)
+    model, config = config.model, drawn_as(config, initial)
+    schemes = [setting for setting in arguments["settings"] if setting.startswith("init")]
+    if schemes and model != config.model:
+        raise InputError(f"--set {schemes[0]} draws no weights where --init-from gives them: leave it out")
     summary = {**train(config, initial, tokenizer), "model": config.model.to_dict()}
     return finish(summary, seed_list, json_file)
 

@@ -87,13 +87,11 @@ def forward_bytes(
     block = stream + max(attention, hidden, shared)
     every_block = cfg.num_layers * (stream + attention + hidden + shared)
     numbers = sequences * length * (every_block if keep_activations else block)
-    # Attention weights, of all queries or of the widest block of rows.
+    # Attention weights, of all queries or of the widest block of rows. Layers that differ are one program, of all keys;
+    # captured weights are those of all keys, also where a window leaves zeros.
     if cfg.attention:
-        keys_per_query = length if cfg.window is None else min(length, cfg.window)
-        blocks = row_blocks(length, length, cfg.window)
-        rows = (
-            length * keys_per_query if all_weights else max((a.stop - a.start) * (b.stop - b.start) for a, b in blocks)
-        )
+        blocks = row_blocks(length, length, cfg.window if cfg.is_local is None else None)
+        rows = length**2 if all_weights else max((a.stop - a.start) * (b.stop - b.start) for a, b in blocks)
         numbers += sequences * cfg.num_heads * rows
     # Logits are made after the blocks. On the CPU a product with experts copies the rows for each of them before, zeros
     # where another one was chosen.
@@ -160,28 +158,51 @@ def needed_operations(cfg: ModelConfig, seq_len: int) -> float:
     """Count the operations needed for the last position's prediction of one sequence.
 
     Full blocks but for the last one, which needs keys and values of all positions and one query row, one
-    output row and one MLP position; causal attention needs half of its square; the head needs one position.
+    output row and one MLP position; causal attention needs half of its square, less in a window; the head needs one
+    position.
     """
-    # The last block: keys and values everywhere, and one row of everything else.
-    T, D = seq_len, cfg.d_model
-    position, shared, query, block = _of_a_block(cfg, T)
-    last = position + T * 2 * D * shared + T * 2 * query
-    return 2.0 * ((cfg.num_layers - 1) * block + last + D * cfg.vocab_size)
+    position, keys_and_values, query = _of_a_position(cfg)
+    *before, _ = seen_keys(cfg, seq_len)
+    *_, last_row = widths_seen(cfg, seq_len)
+    rows = 2 * query * (sum(before) + last_row)
+    positions = (cfg.num_layers - 1) * seq_len + 1
+    return 2.0 * (
+        positions * position + cfg.num_layers * seq_len * keys_and_values + rows + cfg.d_model * cfg.vocab_size
+    )
 
 
 def loop_operations(cfg: ModelConfig, seq_len: int) -> float:
     """Count the operations of a plain forward pass: every block at all positions, the head at the last one."""
-    *_, block = _of_a_block(cfg, seq_len)
-    return 2.0 * (cfg.num_layers * block + cfg.d_model * cfg.vocab_size)
+    position, keys_and_values, query = _of_a_position(cfg)
+    blocks = cfg.num_layers * seq_len * (position + keys_and_values) + 2 * query * sum(seen_keys(cfg, seq_len))
+    return 2.0 * (blocks + cfg.d_model * cfg.vocab_size)
 
 
-def _of_a_block(cfg: ModelConfig, T: int) -> tuple[int, int, int, int]:
-    """Count multiplications of a position without keys and values, widths of keys and queries, those of a block."""
+def _of_a_position(cfg: ModelConfig) -> tuple[int, int, int]:
+    """Count a position's multiplications with a block's matrices but keys and values, with those, and query width."""
     query, shared = (heads * cfg.key_dim * cfg.attention for heads in (cfg.num_heads, cfg.kv_heads))
     # Matrices between the residual stream and a sublayer; keys and values are counted by themselves.
     rows = [row for row in parameter_table(cfg).values() if row.is_stacked and (row.reads_residual or row.is_writer)]
     position = sum(multiplications(cfg, row) for row in rows if row.group not in ("key", "value"))
-    return position, shared, query, T * (position + 2 * cfg.d_model * shared) + T * (T + 1) // 2 * 2 * query
+    return position, 2 * cfg.d_model * shared, query
+
+
+def widths_seen(cfg: ModelConfig, length: int) -> list[int]:
+    """Return how many of ``length`` positions the last query sees in each layer: all, or those in a window."""
+    is_local = cfg.is_local or (True,) * cfg.num_layers
+    return [min(length, cfg.window or length) if local else length for local in is_local]
+
+
+def seen_keys(cfg: ModelConfig, length: int) -> list[int]:
+    """Count the pairs of a query and a key that it sees, of ``length`` positions, in each layer.
+
+    Example:
+        >>> from bornbiased_jax.config import preset
+        >>> seen_keys(preset("gemma3-tiny", num_layers=2, attention_pattern="lg", window=2), 4)
+        [7, 10]
+    """
+    # Half of a square for the beginning, as many keys as the window is wide for each later query.
+    return [width * length - width * (width - 1) // 2 for width in widths_seen(cfg, length)]
 
 
 def multiplications(cfg: ModelConfig, matrix: Parameter) -> int:

@@ -8,6 +8,7 @@ run of equal last tokens is enough to subtract its pairs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, NotRequired, TypedDict
 
 import jax
@@ -33,8 +34,8 @@ class ContractionRecord(TypedDict):
     log10_p: float
     inter_cosine_std_by_layer: NotRequired[list[float]]
     inter_cosine_std_final: NotRequired[float]
-    intra_cosine_by_layer: NotRequired[list[float]]
-    intra_cosine_std_by_layer: NotRequired[list[float]]
+    intra_cosine_by_layer: NotRequired[Sequence[float | None]]
+    intra_cosine_std_by_layer: NotRequired[Sequence[float | None]]
 
 
 class ContractionState(NamedTuple):

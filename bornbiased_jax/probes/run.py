@@ -215,6 +215,9 @@ def _record(cfg: ModelConfig, seed: int, inputs: Inputs, result: Results, intra:
     preferred = preference.summarize(counts, vocab_size=cfg.vocab_size)
     chance = inputs.equal_last_tokens_by_chance
     contracted = contraction.summarize(sums, d_model=cfg.d_model, intra=intra, remove_same_last=chance)
+    if intra and inputs.seq_len == 1:
+        # A single position has no other to be compared with.
+        contracted["intra_cosine_by_layer"] = contracted["intra_cosine_std_by_layer"] = [None] * cfg.num_layers
     direction_token = int(result["direction_token"])
     return {
         "seed": seed,

@@ -124,7 +124,9 @@ def _over_seeds(group: Sequence[Record], keys: Sequence[str], swept: str) -> lis
             swept: group[0].get(swept),
             "top1_id": "",
         }
-        rows.append([cells[key] if key in cells else statistic([record[key] for record in group]) for key in keys])
+        values = {key: [record[key] for record in group] for key in keys if key not in cells}
+        cells |= {key: None if None in numbers else statistic(numbers) for key, numbers in values.items()}
+        rows.append([cells[key] for key in keys])
     return rows
 
 
@@ -321,12 +323,14 @@ class Contraction(_Probe):
         for block in range(1, len(records[0]["inter_cosine_by_layer"]) + 1):
             between = [record["inter_cosine_by_layer"][block - 1] for record in records]
             within = [record["intra_cosine_by_layer"][block - 1] for record in records]
-            cells = {"after block": str(block), "cosine between sequences": f"{statistics.fmean(between):.4f}"}
+            cells: dict[str, str | None] = {"after block": str(block)}
+            cells["cosine between sequences"] = f"{statistics.fmean(between):.4f}"
             if len(records) > 1:
                 cells["from seed to seed"] = f"{min(between):.4f} to {max(between):.4f}"
             if "theory" in records[0]:
                 cells |= cosine_cells(records, block)
-            rows.append({**cells, "cosine within a sequence": f"{statistics.fmean(within):.4f}"})
+            cells["cosine within a sequence"] = None if None in within else f"{statistics.fmean(within):.4f}"
+            rows.append(cells)
         of = f", mean of {len(records)} seeds" if len(records) > 1 else ""
         title = f"Contraction by block, {self._condition(records[0])}{of}"
         return Listing(title, list(rows[0]), [list(cells.values()) for cells in rows])

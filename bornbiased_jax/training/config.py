@@ -241,8 +241,10 @@ def changed_field(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | No
         if name == "model":
             # What is stored leaves some fields out while they have their default: compare all of them.
             old, new = (vars(ModelConfig.from_dict(run.get("model", {}))) for run in (before, now))
+            # Before weights to begin with brought their scheme along, a record said the one that drew nothing.
+            ignored = ("init", "init_groups") if now.get("init_from") is not None else ()
             for field, value in new.items():
-                if old[field] != value:
+                if old[field] != value and field not in ignored:
                     return f"model.{field}"
         # Weights to begin with are known by their digest as well, once there are any.
         elif before.get(name) != now[name] and (name != "init_from" or None in (before.get(name), now[name])):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import jax
@@ -91,6 +92,14 @@ def check_initial(config: PretrainConfig, initial: Sequence[Initial] | None) -> 
                 raise InputError(f"the model to begin with has a {path} that the run's model has not")
     stacked = [params for _, params in initial]
     return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf, np.float32) for leaf in leaves]), *stacked)
+
+
+def drawn_as(config: PretrainConfig, initial: Sequence[Initial] | None) -> PretrainConfig:
+    """Return the run with the scheme by which its weights were drawn: where they are given, theirs and not its own."""
+    if not initial:
+        return config
+    cfg = initial[0][0]
+    return dataclasses.replace(config, model=config.model.replace(init=cfg.init, init_groups=cfg.init_groups))
 
 
 def check_architecture(config: PretrainConfig, cfg: ModelConfig) -> None:

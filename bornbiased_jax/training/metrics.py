@@ -190,13 +190,14 @@ class TensorBoardLogger:
 class WandbLogger:
     """A run of Weights & Biases in the folder ``wandb``, offline unless ``WANDB_MODE`` says otherwise.
 
-    ``wandb sync`` sends it later. A resumed run is the same one: its id is a digest of the folder's name.
+    ``wandb sync`` sends it later. A resumed run is the same one: its id is a digest of the folder's name. It is given
+    the earlier lines too: of several offline parts of one run the server keeps the last alone.
 
     Raises:
         InputError: the extra ``wandb`` is not installed.
     """
 
-    def __init__(self, folder: Path, config: PretrainConfig) -> None:
+    def __init__(self, folder: Path, config: PretrainConfig, earlier: Iterable[MetricsLine]) -> None:
         wandb = require_wandb()
         self._run = wandb.init(
             project="bornbiased",
@@ -207,10 +208,13 @@ class WandbLogger:
             mode=os.environ.get("WANDB_MODE", "offline"),
             config=config.to_dict(),
         )
+        for line in earlier:
+            self.write(line)
 
     def write(self, line: MetricsLine) -> None:
-        """Log the numbers of a step."""
-        self._run.log(dict(scalars(line)), step=line["step"])
+        """Log the numbers of a step, unless the server has it from before a resume."""
+        if line["step"] >= self._run.starting_step:
+            self._run.log(dict(scalars(line)), step=line["step"])
 
     def close(self) -> None:
         """End the run."""
@@ -261,7 +265,7 @@ def resumed_loggers(folder: Path, config: PretrainConfig, first: int) -> list[Lo
         if config.tensorboard:
             loggers.append(TensorBoardLogger(folder, earlier))
         if config.wandb:
-            loggers.append(WandbLogger(folder, config))
+            loggers.append(WandbLogger(folder, config, earlier))
     except OSError as error:
         raise InputError(f"cannot write metrics in {folder}: {error.strerror}; choose another place") from error
     return loggers

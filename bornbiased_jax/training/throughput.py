@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.model.memory import multiplications
+from bornbiased_jax.model.memory import multiplications, seen_keys
 from bornbiased_jax.parameters import parameter_table
 
 # Of so many laps, or in so many seconds, the fastest is known: a small model's products need no more time.
@@ -33,11 +33,7 @@ def flops_per_token(cfg: ModelConfig, context: int) -> float:
         multiplications(cfg, row) for row in table if row.is_stacked and row.leaf == "kernel"
     )
     head = cfg.d_model * cfg.vocab_size
-    # Keys that a query meets on average, in all layers together; fewer at the beginning of a window.
-    is_local = cfg.is_local or (True,) * cfg.num_layers
-    widths = [min(context, cfg.window or context) if local else context for local in is_local]
-    keys = sum(width * (1 - (width - 1) / (2 * context)) for width in widths)
-    attention = 12 * cfg.num_heads * cfg.key_dim * keys if cfg.attention else 0.0
+    attention = 12 * cfg.num_heads * cfg.key_dim * sum(seen_keys(cfg, context)) / context if cfg.attention else 0.0
     return 6.0 * (kernels + head) + attention
 
 

@@ -27,7 +27,7 @@ from bornbiased_jax.training.checkpoint import NEXT_INDEX, Checkpointer
 from bornbiased_jax.training.config import PretrainConfig, output_folder
 from bornbiased_jax.training.cpu_shards import stacked
 from bornbiased_jax.training.data.windows import Windows, batches, held_out
-from bornbiased_jax.training.initial import Initial, check_initial
+from bornbiased_jax.training.initial import Initial, check_initial, drawn_as
 from bornbiased_jax.training.memory import check_memory
 from bornbiased_jax.training.metrics import (
     Logger,
@@ -145,7 +145,8 @@ def pretrain(
     Args:
         config: the run. Its folder is made, or holds the same run.
         initial: models to begin with instead of untrained ones: (architecture, weights) for each seed; or the one that
-            an adapter is trained on. ``config.init_from`` says where they came from.
+            an adapter is trained on. ``config.init_from`` says where they came from; how they were drawn replaces
+            ``init`` and ``init_groups`` of ``config.model``.
         tokenizer: theirs; used unless ``config.tokenizer`` names another.
         hooks: called after every update, before the run's own.
         loggers: also given every line of metrics, besides those of the run; closed at the end.
@@ -157,6 +158,7 @@ def pretrain(
         SystemExit: SIGTERM before training began.
     """
     weights = check_initial(config, initial)
+    config = drawn_as(config, initial)
     stop = Stop()
     with stop.listening(), contextlib.ExitStack() as resources:
         # Refuse what cannot run before any work.

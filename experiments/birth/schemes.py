@@ -43,7 +43,7 @@ from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.experiments._shared.training import held_out_rows, in_memory, loss_of, train_with_snapshots
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, chunked
+from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, chunked
 from bornbiased_jax.experiments.birth import settings
 from bornbiased_jax.experiments.birth.scheme_tables import claims, headline, panels, tables
 from bornbiased_jax.experiments.lineage.sketched import sketch
@@ -238,6 +238,7 @@ EXPERIMENT = Experiment(
         "paper": "not measured",
     },
     run=run,
+    takes_data=SCALES,
     tables=tables,
     figures=panels,
     claims=claims,

@@ -67,6 +67,7 @@ FIGURE1 = Experiment(
     settings=settings.FIGURE1,
     cost={"laptop": "shared with table1", "paper": "shared with table1"},
     run=probing.run_groups,
+    takes_data=("laptop",),
     figures=figure1_panels,
 )
 

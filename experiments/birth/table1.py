@@ -173,6 +173,7 @@ EXPERIMENT = Experiment(
         "paper": "needs a GPU: 1.9e16 floating-point operations, most of them in the 1.2B rows",
     },
     run=probing.run_groups,
+    takes_data=("smoke", "laptop"),
     takes_precision=True,
     tables=tables,
     claims=claims,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale
+from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, by_scale
 from bornbiased_jax.experiments.sinks import sink_growth
 from bornbiased_jax.experiments.sinks.settings import EPSILON, settings_of
 from bornbiased_jax.experiments.theory.figure9 import block, mean_field_theory, uniform_theory
@@ -183,6 +183,7 @@ EXPERIMENT = Experiment(
     ),
     cost={"laptop": "about a minute on two cores"},
     run=run,
+    takes_data=SCALES,
     tables=tables,
     figures=panels,
     claims=claims,

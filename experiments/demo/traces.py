@@ -14,7 +14,7 @@ from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import preset
 from bornbiased_jax.derive.symmetries import random_rotation, rotate
 from bornbiased_jax.experiments._shared.training import held_out_rows, in_memory, loss_of, train_with_snapshots
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale
+from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, by_scale
 from bornbiased_jax.experiments.lineage.sketched import sketch
 from bornbiased_jax.lineage.battery import Options
 from bornbiased_jax.lineage.evidence import COORDINATES, TOKEN_NEURONS
@@ -192,6 +192,7 @@ EXPERIMENT = Experiment(
     ),
     cost={"laptop": "about a minute on two cores"},
     run=run,
+    takes_data=SCALES,
     tables=tables,
     figures=panels,
     claims=claims,

@@ -16,7 +16,7 @@ from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.experiments._shared.calibration import permutation_verdict, summarize_verdicts
 from bornbiased_jax.experiments._shared.lineage import compared, verdicts
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, each
+from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, each
 from bornbiased_jax.experiments.lineage import settings
 from bornbiased_jax.lineage.baselines import intrinsic, pcs
 from bornbiased_jax.lineage.output_fingerprint import fingerprint_outputs
@@ -279,6 +279,7 @@ EXPERIMENT = Experiment(
         "paper": "not measured: 4e14 operations",
     },
     run=run,
+    takes_data=SCALES,
     claims=claims,
     tables=tables,
     headline=headline,

@@ -15,7 +15,7 @@ from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.experiments._shared.baselines import reef_features
 from bornbiased_jax.experiments._shared.lineage import BASELINES, baseline_scores, compared
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, split_data, where_attempted
+from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, split_data, where_attempted
 from bornbiased_jax.experiments.lineage import settings
 from bornbiased_jax.lineage.output_fingerprint import OutputFingerprint, fingerprint_outputs
 from bornbiased_jax.lineage.outputs import OutputOptions, embedding_moments
@@ -177,6 +177,7 @@ EXPERIMENT = Experiment(
         "paper": "not measured: 3e16 floating-point operations for each 7B model and input type, and 30 GB of memory",
     },
     run=run,
+    takes_data=SCALES,
     tables=tables,
     headline=headline,
     precision="float32 highest; weights as the settings say",

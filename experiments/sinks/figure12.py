@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bornbiased_jax.experiments.base import Experiment, Record
+from bornbiased_jax.experiments.base import SCALES, Experiment, Record
 from bornbiased_jax.experiments.sinks import sink_training
 from bornbiased_jax.experiments.sinks.settings import EPSILON, FIGURE_12, WIDE, settings_of
 from bornbiased_jax.report import sink_figures
@@ -101,6 +101,7 @@ EXPERIMENT = Experiment(
     cost={"laptop": "2 minutes on two cores", "paper": "weeks on one GPU (52B tokens a model)"},
     precision="float32 highest; bfloat16 training at paper scale",
     run=sink_training.run_mitigations,
+    takes_data=SCALES,
     tables=tables,
     figures=panels,
     claims=claims,
@@ -146,6 +147,7 @@ EXPERIMENTS = {
         cost=dict.fromkeys(EXPERIMENT.settings, "shared with figure12"),
         precision=EXPERIMENT.precision,
         run=sink_training.run_mitigations,
+        takes_data=SCALES,
         tables=perplexities,
     ),
 }

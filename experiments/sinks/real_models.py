@@ -18,7 +18,7 @@ import numpy as np
 
 from bornbiased_jax.evaluation.rolling_cache import streaming_losses
 from bornbiased_jax.evaluation.sink_report import ReportOptions, cut_sequences, report_on_ids, strongest_head
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale, where_attempted
+from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, by_scale, where_attempted
 from bornbiased_jax.experiments.sinks.settings import EPSILON
 from bornbiased_jax.experiments.sinks.subject import SinkModel, attempt, neuron_rows
 from bornbiased_jax.parameters import Params, flatten
@@ -268,6 +268,7 @@ EXPERIMENT = Experiment(
     ),
     cost={"laptop": "see the record", "paper": "not measured"},
     run=run,
+    takes_data=SCALES,
     tables=tables,
     claims=claims,
     headline=headline,

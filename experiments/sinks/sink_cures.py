@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, each
+from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, each
 from bornbiased_jax.experiments.sinks import price_tables, sink_training
 from bornbiased_jax.experiments.sinks.figure12 import setting_note
 from bornbiased_jax.experiments.sinks.settings import (
@@ -156,6 +156,7 @@ EXPERIMENT = Experiment(
     cost={"laptop": "see the record", "paper": "weeks on several GPUs"},
     precision="float32 highest; bfloat16 training at paper scale",
     run=run,
+    takes_data=SCALES,
     tables=tables,
     claims=claims,
 )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from scipy import stats
 
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
+from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record
 from bornbiased_jax.experiments.sinks import sink_training
 from bornbiased_jax.experiments.sinks.settings import EPSILON, FIVE_SEEDS, HELD_OUT, settings_of
 from bornbiased_jax.report.numbers import fixed, integer, p_value, percent, significant
@@ -257,6 +257,7 @@ EXPERIMENT = Experiment(
     },
     cost={"laptop": "3 minutes on two cores", "paper": "3 minutes on two cores"},
     run=run,
+    takes_data=SCALES,
     tables=tables,
     claims=claims,
 )
@@ -273,6 +274,7 @@ SEARCH = Experiment(
     },
     cost={"laptop": "about 13 minutes of CPU on two cores"},
     run=run,
+    takes_data=SCALES,
     tables=search_tables,
 )
 LARGER_SEARCH = dataclasses.replace(
@@ -306,6 +308,7 @@ BY_SCHEME = Experiment(
     },
     cost={"laptop": "a quarter of an hour on two busy cores; resumes by scheme"},
     run=run,
+    takes_data=SCALES,
     tables=scheme_tables,
     claims=scheme_claims,
 )

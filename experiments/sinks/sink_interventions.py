@@ -10,7 +10,7 @@ from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.evaluation.sink_report import cut_sequences
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale, where_attempted
+from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, by_scale, where_attempted
 from bornbiased_jax.experiments.sinks.sink_sweep import AMPLIFICATION, CONTROL, interventions, random_tokens
 from bornbiased_jax.experiments.sinks.subject import ABSENT, neuron_rows
 from bornbiased_jax.model.interventions import Edit, Edits, self_only
@@ -280,6 +280,7 @@ EXPERIMENT = Experiment(
     ),
     cost={"laptop": "2 minutes on two cores, 1.9 GB", "paper": "an hour on two cores"},
     run=run,
+    takes_data=SCALES,
     tables=tables,
     claims=claims,
     headline=headline,

@@ -31,7 +31,7 @@ import numpy as np
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.evaluation.intervention import effect, first_activations
 from bornbiased_jax.evaluation.sink_report import cut_sequences
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale, each, where_attempted
+from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, by_scale, each, where_attempted
 from bornbiased_jax.experiments.sinks.subject import SinkModel, attempt
 from bornbiased_jax.model.interventions import Edits, Neuron, clear, silence, write
 from bornbiased_jax.parameters import Params
@@ -109,7 +109,7 @@ def _runs(
     strongest = tuple(named[:2])
     for group in [(neuron,) for neuron in named] + ([strongest] if len(strongest) == 2 else []):
         runs.append((RESTORED, name(group), 1, functools.partial(write_at, group, 1), None))
-    # Random pairs, as controls.
+    # Random neurons, as controls.
     for pair in controls(params, strongest, named, settings["controls"]):
         runs.append((CONTROL, name(pair), 1, functools.partial(silence, cfg, pair), None))
     # The strongest neurons' output written at another position.
@@ -159,6 +159,11 @@ def _base(record: Record, position: int = 1) -> Entry:
     return next(row for row in _rows(record, AS_IT_IS) if row["position"] == position)
 
 
+def _control(record: Record) -> str:
+    """Return what the controls are: pairs, or neurons where one alone was named."""
+    return "neuron" if any(" + " not in row["what"] for row in _rows(record, CONTROL)) else "pair"
+
+
 def change(row: Entry, base: Entry) -> float:
     """Return the largest change of a block's sink rate."""
     return float(np.max(np.abs(np.subtract(row["by_block"], base["by_block"]))))
@@ -174,7 +179,8 @@ def tables(record: Record) -> Sequence[Table]:
     random = _rows(record, CONTROL)
     if random:
         weakest = max(random, key=lambda row: change(row, base))
-        rows.append(_row({**weakest, "what": f"the one of {len(random)} that changes most: {weakest['what']}"}, base))
+        what = f"the one of {len(random)} that changes most: {weakest['what']}"
+        rows.append(_row({**weakest, "kind": CONTROL.replace("pair", _control(record)), "what": what}, base))
     settings = record["settings"]
     note = (
         f"{settings['num_sequences']} sequences of {settings['length']} tokens; ε = 0.25; blocks and positions "
@@ -210,7 +216,7 @@ def claims(record: Record) -> Sequence[Claim]:
             worst = min(rows, key=lambda row: row["sink_rate"])
             entries.append((f"The same without the {words} that matters most ({worst['what']})", worst["sink_rate"],
                             percent(0)))  # fmt: skip
-    for words, kind in (("Largest change of a block's sink rate by a random pair", CONTROL),
+    for words, kind in ((f"Largest change of a block's sink rate by a random {_control(record)}", CONTROL),
                         ("The same after a named neuron's output was cut and written back", RESTORED)):  # fmt: skip
         rows = _rows(record, kind)
         if rows:
@@ -222,16 +228,15 @@ def claims(record: Record) -> Sequence[Claim]:
 def headline(record: Record) -> str:
     """Return one sentence."""
     base = _base(record)
-    pairs = [row for row in _rows(record, SILENCED) if " + " in row["what"]]
-    if not pairs:
-        return ""
-    worst = min(pairs, key=lambda row: row["sink_rate"])
+    silenced = _rows(record, SILENCED)
+    pairs = [row for row in silenced if " + " in row["what"]]
+    worst = min(pairs or silenced, key=lambda row: row["sink_rate"])
     most = max((change(row, base) for row in _rows(record, CONTROL)), default=0.0)
     verb = "falls" if worst["sink_rate"] < base["sink_rate"] else "goes"
     return (
         f"Without {worst['what']} the fraction of heads that are sinks {verb} from {base['sink_rate']:.0%} to "
-        f"{worst['sink_rate']:.0%}; {integer(len(_rows(record, CONTROL)))} random pairs with rows of the same norm "
-        f"change no block by more than {most:.2f}."
+        f"{worst['sink_rate']:.0%}; {integer(len(_rows(record, CONTROL)))} random {_control(record)}s with rows of the "
+        f"same norm change no block by more than {most:.2f}."
     )
 
 
@@ -259,6 +264,7 @@ EXPERIMENT = Experiment(
     ),
     cost={"smoke": "a minute", "laptop": "see the record", "paper": "not measured"},
     run=run,
+    takes_data=SCALES,
     claims=claims,
     tables=tables,
     headline=headline,

@@ -17,7 +17,7 @@ import numpy as np
 
 from bornbiased_jax import progress
 from bornbiased_jax.experiments._shared.training import train_with_snapshots
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale
+from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, by_scale
 from bornbiased_jax.experiments.sinks import sink_knockout, sink_sweep, sink_training
 from bornbiased_jax.experiments.sinks.settings import settings_of
 from bornbiased_jax.experiments.sinks.sink_knockout import (
@@ -201,6 +201,7 @@ EXPERIMENT = Experiment(
     ),
     cost={"laptop": "see the record"},
     run=run,
+    takes_data=SCALES,
     tables=tables,
     claims=claims,
 )

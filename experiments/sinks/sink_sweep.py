@@ -26,7 +26,7 @@ import numpy as np
 from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.evaluation.sink_report import cut_sequences
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale, where_attempted
+from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, by_scale, where_attempted
 from bornbiased_jax.experiments.sinks.settings import EPSILON
 from bornbiased_jax.experiments.sinks.subject import SinkModel, attempt
 from bornbiased_jax.model.interventions import Edit, Edits, amplify_variance, scale_output, self_only
@@ -245,6 +245,7 @@ EXPERIMENT = Experiment(
     ),
     cost={"smoke": "a minute", "laptop": "see the record", "paper": "not measured"},
     run=run,
+    takes_data=SCALES,
     tables=tables,
     claims=claims,
     headline=headline,

@@ -26,7 +26,7 @@ import numpy as np
 
 from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale
+from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, by_scale
 from bornbiased_jax.experiments.survival import run_folder, settings
 from bornbiased_jax.experiments.survival.decay import trace_z
 from bornbiased_jax.experiments.survival.run_folder import RunFolder
@@ -301,6 +301,7 @@ EXPERIMENT = Experiment(
     },
     precision=settings.PRECISION,
     run=run,
+    takes_data=SCALES,
     claims=claims,
     tables=tables,
 )

@@ -19,7 +19,7 @@ import numpy as np
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.derive import symmetries
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, each
+from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, each
 from bornbiased_jax.experiments.lineage.sketched import matched, sketch
 from bornbiased_jax.experiments.survival import persistence
 from bornbiased_jax.experiments.survival.settings import PRECISION, changed
@@ -247,6 +247,7 @@ EXPERIMENT = Experiment(
     cost={"laptop": "see the record", "paper": "not measured: for a GPU"},
     precision=PRECISION,
     run=run,
+    takes_data=SCALES,
     claims=claims,
     tables=tables,
 )

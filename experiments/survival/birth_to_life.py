@@ -11,7 +11,7 @@ from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.experiments._shared.lineage import verdicts
 from bornbiased_jax.experiments._shared.training import held_out_rows, in_memory, loss_of, train_with_snapshots
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale
+from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, by_scale
 from bornbiased_jax.experiments.lineage.calibration import INPUTS
 from bornbiased_jax.experiments.survival.persistence import moved
 from bornbiased_jax.init import init_seed
@@ -158,6 +158,7 @@ EXPERIMENT = Experiment(
     ),
     cost={"laptop": "a minute on two cores", "paper": "not measured: 3e17 floating-point operations, for a GPU"},
     run=run,
+    takes_data=SCALES,
     claims=claims,
     tables=tables,
 )

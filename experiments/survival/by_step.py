@@ -18,7 +18,7 @@ from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.experiments._shared.training import held_out_rows, in_memory, loss_of, train_with_snapshots
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale
+from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, by_scale
 from bornbiased_jax.experiments.lineage.sketched import sketch
 from bornbiased_jax.experiments.survival.persistence import moved
 from bornbiased_jax.experiments.survival.settings import PRECISION, SEEDS
@@ -178,6 +178,7 @@ EXPERIMENT = Experiment(
     cost={"paper": "not measured: for a GPU"},
     precision=PRECISION,
     run=run,
+    takes_data=SCALES,
     tables=tables,
     claims=claims,
 )

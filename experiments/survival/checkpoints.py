@@ -10,7 +10,7 @@ import numpy as np
 
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints.formats.run import find_steps
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
+from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record
 from bornbiased_jax.experiments.survival import persistence, persistence_tables
 from bornbiased_jax.experiments.survival.persistence import Model
 from bornbiased_jax.experiments.survival.settings import PRECISION, larger, settings, shared_cost
@@ -274,6 +274,7 @@ EXPERIMENTS = {
         cost=shared_cost("table4b"),
         precision=PRECISION,
         run=correlations,
+        takes_data=SCALES,
         tables=correlation_tables,
         figures=correlation_panels,
         claims=correlation_claims,
@@ -291,6 +292,7 @@ EXPERIMENTS = {
         cost=shared_cost("table10"),
         precision=PRECISION,
         run=every_checkpoint,
+        takes_data=SCALES,
         tables=recognition_tables,
         figures=recognition_panels,
         claims=recognition_claims,

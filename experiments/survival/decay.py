@@ -27,7 +27,7 @@ import numpy as np
 
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, each
+from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, each
 from bornbiased_jax.experiments.survival import run_folder, settings
 from bornbiased_jax.experiments.survival.decay_fit import MIN_POINTS, TENFOLD, check, fit
 from bornbiased_jax.experiments.survival.run_folder import RunFolder
@@ -333,6 +333,7 @@ EXPERIMENT = Experiment(
     },
     precision=settings.PRECISION,
     run=run,
+    takes_data=SCALES,
     claims=claims,
     tables=tables,
 )

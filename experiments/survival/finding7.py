@@ -31,7 +31,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax import progress
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale
+from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, by_scale
 from bornbiased_jax.experiments.survival import run_folder, settings
 from bornbiased_jax.experiments.survival.anatomy import BLOCKS, SEEN, UNSEEN, hybrids_of, pools, probes, transplant
 from bornbiased_jax.experiments.survival.run_folder import RunFolder
@@ -306,6 +306,7 @@ EXPERIMENT = Experiment(
     },
     precision=settings.PRECISION,
     run=run,
+    takes_data=SCALES,
     claims=claims,
     tables=tables,
 )

@@ -15,7 +15,7 @@ import numpy as np
 
 from bornbiased_jax.experiments._shared.baselines import against_null, reef_features
 from bornbiased_jax.experiments._shared.lineage import BASELINES, baseline_scores
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, each
+from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, each
 from bornbiased_jax.experiments.survival import persistence, persistence_tables
 from bornbiased_jax.experiments.survival.persistence import Model
 from bornbiased_jax.experiments.survival.settings import COST, FAMILIES, PRECISION, larger, settings, shared_cost
@@ -228,6 +228,7 @@ def _experiment(
         precision=PRECISION,
         takes_precision=False,
         run=run,
+        takes_data=SCALES,
         **shown,
     )
 

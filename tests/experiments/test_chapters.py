@@ -48,6 +48,35 @@ def test_a_chapters_page_and_the_list_of_experiments_state_one_cost(chapter):
             assert words.removeprefix("`--scale paper`: ").replace("`", "") == told.replace("`", ""), name
 
 
+@pytest.mark.slow
+def test_experiments_that_take_a_text_are_those_that_read_one():
+    paths = {
+        f"bornbiased_jax.experiments.{path.parent.name}.{path.stem}": path
+        for path in ROOT.rglob("*.py")
+        if path.parent != ROOT
+    }
+    sources = {name: path.read_text() for name, path in paths.items()}
+    # Probes take it in place of a built-in text alone, as their groups say.
+    reading = {name for name, source in sources.items() if "context.data" in source and "probing" not in name}
+    imported = {
+        name: {
+            module
+            for node in ast.walk(ast.parse(source))
+            if isinstance(node, ast.ImportFrom)
+            for module in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
+        }
+        for name, source in sources.items()
+    }
+    while more := {name for name in imported if not reading.isdisjoint(imported[name])} - reading:
+        reading |= more
+    for name, module in experiments.MODULES.items():
+        experiment = runner.load(name)
+        for scale, settings in experiment.settings.items():
+            groups = [group for group in settings.get("groups", ()) if isinstance(group, dict)]
+            probes_text = any(group.get("inputs", "").startswith("builtin:") for group in groups)
+            assert (scale in experiment.takes_data) == (module in reading or probes_text), f"{name} at {scale}"
+
+
 # What the page of an experiment said -> what its record has.
 REFUTED = {
     ("descendants", "every test of this package is run"): "neither heads in token space nor the population test",

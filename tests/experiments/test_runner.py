@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -43,6 +44,7 @@ class Catalogue:
             settings={scale: {"n": count, "seeds": (1, 2)} for count, scale in enumerate(SCALES)},
             cost={"smoke": "1 s"},
             run=counted,
+            takes_data=SCALES,
         )
         module = types.ModuleType(f"fake_{name}")
         module.EXPERIMENT = Experiment(**(fields | changes))
@@ -106,6 +108,40 @@ def test_a_text_that_was_changed_is_another_text(catalogue, tmp_path):
         text.write_text(content)
         assert reproduce(["one"], "smoke", out, data=str(text), quiet=True).kept == kept
         assert record(out, "one")["result"] == {"letters": len(content)}
+
+
+def test_a_large_text_is_known_by_its_content(tmp_path):
+    """Neither size nor time of change tell two texts apart: copies keep both."""
+    text, digests = tmp_path / "text.txt", []
+    for letter in (b"a", b"b"):
+        with text.open("wb") as stream:
+            stream.write(letter)
+            stream.truncate(2**26 + 1)
+        os.utime(text, (1, 1))
+        digests.append(runner.data_digest(str(text)))
+    assert digests[0] != digests[1]
+
+
+def test_a_run_is_known_by_its_content_when_a_part_of_it_is_named(tmp_path):
+    before = []
+    for letter in "ab":
+        io.write_text(tmp_path / "run" / "run.json", letter)
+        before.append(runner.data_digest(f"base={tmp_path / 'run'}@seed=42,step=1"))
+    assert None not in before and before[0] != before[1]
+    assert runner.data_digest("hf:owner/name@main") is None
+
+
+def test_a_text_reaches_the_experiments_that_read_some(catalogue, tmp_path, capsys):
+    """The record of one that reads none names none, and is that of a call without a text."""
+    catalogue.add("one", takes_data=("laptop",))
+    catalogue.add("two", takes_data=())
+    with pytest.raises(InputError, match="^none of one, two reads --data at scale smoke: leave it out$"):
+        reproduce(["one", "two"], "smoke", tmp_path / "none", data="builtin:code")
+    assert not (tmp_path / "none").exists()
+    reproduce(["one", "two"], "laptop", tmp_path / "out", data="builtin:code")
+    assert [record(tmp_path / "out", name)["data"] for name in ("one", "two")] == ["builtin:code", None]
+    assert "--data is read by one alone" in capsys.readouterr().err
+    assert reproduce(["two"], "laptop", tmp_path / "out").kept == ("two",)
 
 
 @pytest.mark.slow

@@ -98,3 +98,20 @@ def test_sinks_that_stay_are_not_said_to_fall(cut, told):
     base = {"kind": sink_knockout.AS_IT_IS, "what": "", "position": 1, "sink_rate": 0.5, "by_block": [0.5]}
     pair = {"kind": sink_knockout.SILENCED, "what": "0 + 1", "position": 1, "sink_rate": cut, "by_block": [cut]}
     assert told in sink_knockout.headline({"result": {"attempted": True, "rows": [base, pair]}})
+
+
+def test_controls_of_a_single_neuron_are_not_called_pairs(record):
+    alone = [
+        row for row in record["result"]["rows"] if row["kind"] != sink_knockout.SILENCED or " + " not in row["what"]
+    ]
+    alone = [{**row, "what": row["what"].split(" + ")[0]} for row in alone]
+    shown = {**record, "result": {**record["result"], "rows": alone}}
+    (table,), claims = sink_knockout.tables(shown), sink_knockout.claims(shown)
+    said = [
+        sink_knockout.headline(shown),
+        *(claim.statement for claim in claims),
+        *(row.settings[0] for row in table.rows),
+    ]
+    assert not [words for words in said if "pair" in words]
+    assert "3 random neurons with rows of the same norm" in said[0] and "control neuron silenced" in said
+    assert "random pairs" in sink_knockout.headline(record)

@@ -22,6 +22,7 @@ from bornbiased_jax.model.memory import (
     forward_bytes,
     largest_tensor_bytes,
     loop_operations,
+    needed_operations,
     weights_bytes,
 )
 from bornbiased_jax.training.throughput import flops_per_token
@@ -75,7 +76,12 @@ def test_a_shared_expert_is_counted_for_every_token():
 def test_a_window_and_a_block_of_rows_cost_less():
     cfg = preset("gpt2-tiny", **SIZES)
     content = forward_bytes(cfg, 1, 2048, all_weights=True)
-    assert forward_bytes(cfg.replace(window=64), 1, 2048) < forward_bytes(cfg, 1, 2048) < content
+    windowed = cfg.replace(window=64)
+    assert forward_bytes(windowed, 1, 2048) < forward_bytes(cfg, 1, 2048) < content
+    # Where weights are captured, those of keys before the window are zeros; where layers differ, each takes all keys.
+    assert forward_bytes(windowed, 1, 2048, all_weights=True) == content
+    for pattern in ("lg", "l"):
+        assert forward_bytes(windowed.replace(attention_pattern=pattern), 1, 2048) == forward_bytes(cfg, 1, 2048)
 
 
 def test_attention_of_global_layers_has_no_window():
@@ -85,6 +91,19 @@ def test_attention_of_global_layers_has_no_window():
     # Each of 512 queries meets 256.5 keys, and with the window of 32 all but the first 31 meet 32.
     fewer = 256.5 - (512 * 32 - 31 * 32 / 2) / 512
     assert counts[1] - counts[0] == pytest.approx(12 * full.num_heads * full.key_dim * fewer)
+
+
+@pytest.mark.parametrize("pattern", ["ll", "lg", "gl", "gg"])
+def test_operations_of_attention_are_those_of_the_keys_that_each_query_sees(pattern):
+    cfg = preset("gemma3-tiny", **SIZES, attention_pattern=pattern, window=5)
+    T, query = 12, cfg.num_heads * cfg.key_dim
+    seen = [[min(position + 1, 5 if kind == "l" else T) for position in range(T)] for kind in pattern]
+    # A score and a share of the aggregate for each, counted against keys that nobody sees.
+    without = cfg.replace(attention_pattern="ll", window=1)
+    more = 4 * query * (sum(map(sum, seen)) - 2 * T)
+    assert loop_operations(cfg, T) - loop_operations(without, T) == more
+    more = 4 * query * (sum(seen[0]) + seen[1][-1] - T - 1)
+    assert needed_operations(cfg, T) - needed_operations(without, T) == more
 
 
 def test_the_sentence_names_the_sizes_and_the_remedy(monkeypatch):

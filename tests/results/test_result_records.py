@@ -14,6 +14,7 @@ from bornbiased_jax import progress, results
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.verdict import undefined
+from bornbiased_jax.prediction import predict
 from bornbiased_jax.training import from_schedule, pretrain
 from tests.cli.test_json import KEYS
 
@@ -55,6 +56,18 @@ def made(tmp_path_factory):
         "intervention": results.intervention(trained, text, length=8, silence=["blocks/1/mlp:3"], **options),
         "training": results.training(run),
     }
+
+
+@pytest.mark.slow
+def test_a_single_position_has_no_cosine_within_a_sequence():
+    measured = results.contraction(CFG, **{**SIZES, "seq_len": 1})
+    (record, *_), undefined_by_block = measured.records, [None] * CFG.num_layers
+    assert record["intra_cosine_by_layer"] == record["intra_cosine_std_by_layer"] == undefined_by_block
+    by_seed, by_block = measured.tables()
+    assert {row[by_seed.columns.index("within a sequence")] for row in by_seed.rows} == {None}
+    assert [row[-1] for row in by_block.rows] == undefined_by_block
+    assert "intra_cosine" not in measured.arrays and measured.rows()[0]["intra_cosine"] is None
+    assert predict(CFG, 1)["intra_cosine_by_layer"] == undefined_by_block
 
 
 COMMANDS = {"preference": "probe preference", "contraction": "probe contraction", "sinks": "sinks"}

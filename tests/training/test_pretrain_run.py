@@ -17,14 +17,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bornbiased_jax import progress
+from bornbiased_jax import io, progress
 from bornbiased_jax.checkpoints import digest, open_checkpoint
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.training import list_runs, plot_run, pretrain
 from bornbiased_jax.training.checkpoint import checkpoint_steps, find_steps
 from bornbiased_jax.training.initial import check_initial
-from bornbiased_jax.training.metrics import CSV_FILE, TensorBoardLogger, read_metrics, resumed_loggers
+from bornbiased_jax.training.metrics import CSV_FILE, TensorBoardLogger, json_line, read_metrics, resumed_loggers
 from bornbiased_jax.training.train import _progress
 from tests.tiers import nightly_except
 from tests.training import small_run
@@ -89,8 +89,8 @@ def test_resumed_run_has_one_event_file_with_every_step_once(tmp_path):
 class Run:
     """A double of a run of Weights & Biases."""
 
-    def __init__(self):
-        self.lines, self.is_finished = [], False
+    def __init__(self, starting_step=0):
+        self.lines, self.is_finished, self.starting_step = [], False, starting_step
 
     def log(self, numbers, step):
         self.lines.append((step, numbers))
@@ -118,6 +118,21 @@ def test_wandb_is_offline_unless_the_user_says_otherwise(place, monkeypatch, mod
     assert settings["mode"] == (mode or "offline") and settings["dir"] == str(folder) and settings["resume"] == "allow"
     assert settings["config"]["model"]["d_model"] == 32
     assert run.lines == [(3, {"loss/seed42": 1.5, "loss/seed7": 2.5, "lr": 0.1})] and run.is_finished
+
+
+@pytest.mark.parametrize(("on_server", "logged"), [(0, [1, 2, 3]), (3, [3])], ids=["offline", "online"])
+def test_a_resumed_run_of_wandb_has_each_step_once(place, monkeypatch, tmp_path, on_server, logged):
+    """Of offline parts of one run, the server keeps the last; online it has what a killed run logged."""
+    run, line = Run(on_server), {"seeds": [42, 7], "loss": [1.5, 2.5], "grad_norm": [1.0, 1.0], "lr": 0.1}
+    line |= {"tokens": 64, "tokens_per_second": 10.0}
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **settings: run))
+    io.write_text(tmp_path / "metrics.jsonl", "".join(json_line({**line, "step": step}) for step in (1, 2)))
+    *others, logger = resumed_loggers(tmp_path, make(place, "unlogged", wandb=True), 1)
+    for step in (2, 3):
+        logger.write({**line, "step": step})
+    for opened in (*others, logger):
+        opened.close()
+    assert [step for step, _ in run.lines] == logged
 
 
 def test_wandb_that_is_not_installed_is_named_before_any_work(place, monkeypatch):
@@ -399,9 +414,14 @@ def test_continuing_another_model(calm, place):
     config, _ = calm
     opened = [open_checkpoint(f"{config.out}@seed={seed}") for seed in (42, 7)]
     source = [(checkpoint.config, checkpoint.params()) for checkpoint in opened]
-    child = make(place, "child", init_from=config.out, data="builtin:code", token_cache=str(place / "tokens"))
+    child = make(
+        place, "child", init_from=config.out, data="builtin:code", token_cache=str(place / "tokens"),
+        model=CFG.replace(init="mup", init_groups="down=zeros"),
+    )  # fmt: skip
     summary = pretrain(child, source)
     assert summary["finished"]
+    # The record says how the weights were drawn, not how the run would have drawn its own.
+    assert open_checkpoint(f"{child.out}@seed=42,step=0").cfg == CFG
     for seed, (_, params) in zip((42, 7), source, strict=True):
         assert open_checkpoint(f"{child.out}@seed={seed},step=0").digest() == digest(params)
     assert pretrain(child, source)["resumed_from"] == 12

@@ -1,14 +1,17 @@
 """The record of a run: checks, schedules, and what may change when it is resumed."""
 
+import dataclasses
+
 import pytest
 
-from bornbiased_jax import io
+from bornbiased_jax import io, training
+from bornbiased_jax.cli.main import run
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.adapters import lora
 from bornbiased_jax.training import setup
 from bornbiased_jax.training.config import PretrainConfig, changed_field, from_schedule
-from bornbiased_jax.training.initial import check_architecture, initial_references
+from bornbiased_jax.training.initial import check_architecture, drawn_as, initial_references
 from bornbiased_jax.training.setup import check_folder
 from tests.training.small_run import make
 
@@ -93,6 +96,24 @@ def test_weights_to_begin_with_have_the_architecture_of_the_run_in_every_field()
     # How they were drawn and how long a context they are for is no part of it.
     check_architecture(config(), CFG.replace(init="mup", init_groups="down=zeros", max_seq_len=64))
     check_architecture(config(model=CFG.replace(init_groups="down=zeros")), CFG)
+
+
+def test_given_weights_bring_the_scheme_that_drew_them():
+    """Records of before have the run's own, which drew nothing: they resume."""
+    other = config(model=CFG.replace(init="mup", init_groups="down=zeros", max_seq_len=64), init_from="a")
+    drawn = drawn_as(other, [(CFG, {})])
+    assert drawn.model == CFG.replace(max_seq_len=64) and drawn_as(other, None) == other
+    assert changed_field(other.to_dict(), drawn.to_dict()) is None
+    untrained = [dataclasses.replace(settings, init_from=None).to_dict() for settings in (other, drawn)]
+    assert changed_field(*untrained) == "model.init"
+
+
+def test_a_scheme_beside_given_weights_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(training, "open_initial", lambda *_: ([(CFG, {})], None))
+    command = ["pretrain", "--model", "llama-tiny", "--data", "builtin:prose", "--out", str(tmp_path / "run")]
+    assert run([*command, "--init-from", "other", "--set", "init.down=zeros"]) == 2
+    assert "--set init.down=zeros draws no weights where --init-from gives them" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 def test_run_of_an_older_version_has_the_defaults_of_newer_fields():

@@ -28,7 +28,7 @@ NO_SAFETENSORS = "has no weights in safetensors: its listing alone was looked at
 
 
 class Suite(NamedTuple):
-    """Revisions of one or several repositories: what each is called, and the files that the hub lists of it."""
+    """Revisions of one or several repositories by name: the commit of each, and the files that the hub lists of it."""
 
     names: dict[str, HubName]
     files: dict[str, list[RepoFile]]
@@ -122,10 +122,11 @@ def find_suite(text: str) -> Suite:
             repositories = sorted(name for name in identifiers if fnmatch.fnmatchcase(name, f"{owner}/{name_pattern}"))
         for repository in repositories:
             refs = client.list_repo_refs(repository)
-            called = sorted({row.name for row in (*refs.branches, *refs.tags)}, key=natural)
-            for revision in called:
+            # By commit from here on: a branch may move while its files are listed, or have moved since it was cached.
+            commits = {row.name: row.target_commit for row in (*refs.tags, *refs.branches)}
+            for revision in sorted(commits, key=natural):
                 if fnmatch.fnmatchcase(revision, revisions):
-                    names[f"{repository.partition('/')[2]}@{revision}"] = HubName(repository, revision)
+                    names[f"{repository.partition('/')[2]}@{revision}"] = HubName(repository, commits[revision])
         if not names:
             raise InputError(f"the hub has nothing called {text}: check the name, or write * for the revision")
         # The files of each revision.

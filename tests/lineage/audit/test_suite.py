@@ -1,9 +1,12 @@
 """Audits of suites on a hub that this machine plays: listings alone, then weights."""
 
+import hashlib
 import json
 
 import pytest
 
+from bornbiased_jax.checkpoints import open_checkpoint
+from bornbiased_jax.checkpoints.hub import fetch
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.audit.suite import audit_suite, find_suite
@@ -84,6 +87,28 @@ def test_weights_are_fetched_where_asked_and_tell_more(server, tmp_path):
     server.asked.clear()
     audit_suite("hf:owner/tiny-seed[12]@step*", weights=True)
     assert all("/api/" in path for path in server.fetched())
+
+
+def test_weights_are_those_that_were_listed_though_a_branch_moved(server, folders, monkeypatch):
+    """Since it was cached, and once more while the suite is listed."""
+    cached = open_checkpoint("hf:owner/tiny-seed1@step0").digest()
+    listed = server.add("owner/tiny-seed1", "step0", folders[2, 0])
+    api = pytest.importorskip("huggingface_hub").HfApi
+    ask = api.list_repo_refs
+
+    def moving(client, repository):
+        refs = ask(client, repository)
+        server.add(repository, "step0", folders[1, 100])
+        return refs
+
+    monkeypatch.setattr(api, "list_repo_refs", moving)
+    suite = find_suite("hf:owner/tiny-seed1@step0")
+    (remote,), (files,) = suite.names.values(), suite.files.values()
+    assert remote.revision == listed
+    weights = (folders[2, 0] / "model.safetensors").read_bytes()
+    assert [file.lfs.sha256 for file in files if file.lfs] == [hashlib.sha256(weights).hexdigest()]
+    assert (fetch(remote) / "model.safetensors").read_bytes() == weights
+    assert open_checkpoint(str(remote)).digest() == open_checkpoint(folders[2, 0]).digest() != cached
 
 
 def test_room_is_asked_for_weights_that_are_fetched(server, folders, tmp_path, monkeypatch):
