@@ -582,6 +582,31 @@ def test_untrained_models_whose_shards_repeat_are_never_called_related(is_one_dr
     assert auto_verdict(prints[1], of_params(cfg, models.unflatten(arrays)), QUICK).verdict == "unrelated"
 
 
+@pytest.mark.parametrize("family", ["gpt2-tiny", "llama-tiny"])
+def test_neurons_mirrored_in_both_models_are_permuted_in_pairs(family):
+    """A pair gives one number twice to the sum: as independent draws they would raise its z by the root of two."""
+
+    def mirrored(seed):
+        cfg, arrays = drawn(seed, family, num_layers=1)
+        for name, axis, sign in (("gate", 2, -1), ("up", 2, 1 if cfg.gated_mlp else -1), ("down", 1, -1)):
+            if (path := f"blocks/mlp/{name}/kernel") in arrays:
+                half = np.split(arrays[path], 2, axis=axis)[0]
+                arrays[path] = np.concatenate([half, sign * half], axis=axis)
+        return cfg, arrays
+
+    def printed(cfg, arrays):
+        return of_params(cfg, models.unflatten(arrays))
+
+    base, suspect = printed(*mirrored(1)), printed(*mirrored(2))
+    pair = ComponentPair(base, suspect, "language")
+    assert pair.repeats["neurons"].periods == {128: 64}
+    assert len(pair.terms(RAW_NEURONS)[0].scores_nn) == 64
+    cfg, arrays = mirrored(1)
+    noise = np.random.default_rng(3)
+    tuned = {path: leaf + 0.01 * noise.standard_normal(leaf.shape, np.float32) for path, leaf in arrays.items()}
+    assert z_of(auto_verdict(base, printed(cfg, tuned), QUICK), RAW_NEURONS) > 30
+
+
 @pytest.mark.parametrize("repeated", ["experts", "some experts", "far blocks", ""])
 def test_mlps_that_repeat_in_both_models_are_permuted_jointly(repeated):
     """Experts that began as one MLP, each model's own, and blocks that come again behind others, in no period."""
