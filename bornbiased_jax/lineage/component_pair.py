@@ -239,7 +239,7 @@ class ComponentPair:
                 total_DD += scores_DD
                 squares_DD += np.square(scores_DD)
             products_DD = np.square(total_DD) - squares_DD
-            check_signs(z, np.diagonal(products_DD) - products_DD.mean())
+            check_signs(z, np.diagonal(products_DD) - products_DD.mean(), "different matrices")
 
     def kind_terms(self, kind: str) -> list[Term]:
         """Return the scores of coordinates over one kind of block matrices."""

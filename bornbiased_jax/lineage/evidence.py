@@ -192,7 +192,7 @@ def z_of(terms: Sequence[Term]) -> float:
     return total(term.facts for term in terms).z
 
 
-def check_signs(z: float, own_n: np.ndarray) -> None:
+def check_signs(z: float, own_n: np.ndarray, scores: str = "they") -> None:
     """Refuse labels whose scores with themselves are large, and as often negative as positive.
 
     Zeros at the same places of two models, a mask that both were trained under, make scores of labels of one number
@@ -201,6 +201,7 @@ def check_signs(z: float, own_n: np.ndarray) -> None:
     Args:
         z: of the evidence.
         own_n: the score of each label with itself, less its mean.
+        scores: what a reader is told of.
 
     Raises:
         EvidenceError: the signs do not agree.
@@ -208,7 +209,7 @@ def check_signs(z: float, own_n: np.ndarray) -> None:
     size = math.sqrt(float(own_n @ own_n))
     # Of n labels that all agree it is the root of n.
     if z >= SCREEN and size > 0 and float(own_n.sum()) < size * min(z / 2, _SIGNED, math.sqrt(len(own_n)) / 2):
-        raise EvidenceError("they agree in size and not in sign: a common pattern of zeros would do that")
+        raise EvidenceError(f"{scores} agree in size and not in sign: a common pattern of zeros would do that")
 
 
 def bound_of(terms: Sequence[Term], *, is_quick: bool = False) -> float:
