@@ -352,7 +352,9 @@ def _cell(pair: ComponentPair, job: _Job, options: Options) -> Cell:
         z = z_of(terms)
         if not math.isfinite(z):
             raise EvidenceError("every order of the labels gives the same statistic")
-        check_signs(z, np.concatenate([term.own_n for term in terms]))
+        # Coordinates up to sign have their signs asked across matrices.
+        if job.evidence != SIGNLESS:
+            check_signs(z, np.concatenate([term.own_n for term in terms]))
     except EvidenceError as error:
         return Cell(job.evidence, job.component, None, None, str(error))
     # A part of the model has the bound alone: permutations are counted over the whole.

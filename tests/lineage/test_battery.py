@@ -349,6 +349,16 @@ def test_no_evidence_takes_a_common_mask_for_a_common_initialization(family, fie
         assert related.verdict == "same-lineage" and z_of(related, SIGNLESS) > 20
 
 
+def test_blocks_from_another_model_agree_up_to_sign_beside_matrices_that_do_not():
+    """Two of four blocks are the base's: squares of scores are skewed, and their own signs say little."""
+    (cfg, arrays), (_, other) = drawn(1), drawn(2)
+    merged = {
+        path: np.concatenate([arrays[path][:2], leaf[2:]]) if leaf.ndim == 3 else leaf for path, leaf in other.items()
+    }
+    verdict = auto_verdict(*(of_params(cfg, models.unflatten(weights)) for weights in (arrays, merged)), QUICK)
+    assert verdict.verdict == "same-lineage" and z_of(verdict, SIGNLESS) > 6
+
+
 def one_bit(arrays, flipped=0.0):
     """Signs of the matrices of blocks, of one size each, some of them flipped."""
     draws = np.random.default_rng(3)
