@@ -354,7 +354,7 @@ def _cell(pair: ComponentPair, job: _Job, options: Options) -> Cell:
             raise EvidenceError("every order of the labels gives the same statistic")
         # Coordinates up to sign have their signs asked across matrices.
         if job.evidence != SIGNLESS:
-            check_signs(z, np.concatenate([term.own_n for term in terms]))
+            check_signs(z, terms)
     except EvidenceError as error:
         return Cell(job.evidence, job.component, None, None, str(error))
     # A part of the model has the bound alone: permutations are counted over the whole.

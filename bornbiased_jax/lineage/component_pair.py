@@ -142,7 +142,7 @@ class ComponentPair:
                 with contextlib.suppress(EvidenceError):
                     terms = self.neuron_terms(space, mlps)
                     z = z_of(terms)
-                    check_signs(z, np.concatenate([term.own_n for term in terms]))
+                    check_signs(z, terms)
                     z_by_evidence[evidence] = z
             strongest = max(z_by_evidence, key=lambda name: z_by_evidence[name], default="")
             strongest_z = z_by_evidence.get(strongest)
@@ -215,17 +215,14 @@ class ComponentPair:
         return self._coordinate_terms(base, suspect)
 
     def _signless_terms(self) -> list[Term]:
-        terms = [Term(np.square(term.scores_nn)) for term in self.part_terms(self.parts)]
-        z = z_of(terms)
-        if z >= SCREEN:
-            self._check_products(z)
-        return terms
-
-    def _check_products(self, z: float) -> None:
-        """Refuse coordinates whose scores in different matrices have signs of their own.
+        """Return squares of scores, unless those of different matrices have signs of their own.
 
         A coordinate that is negated is so in every matrix: products of its scores in two of them are positive.
         """
+        terms = [Term(np.square(term.scores_nn)) for term in self.part_terms(self.parts)]
+        z = z_of(terms)
+        if not z >= SCREEN:
+            return terms
         base, suspect = self._map_sketches(self._included_kinds, None, limit=_FEW_COORDINATES)
         for name in self.parts:
             if name != "blocks" and name not in self.left_out and (None, name) not in self._skipped:
@@ -238,8 +235,8 @@ class ComponentPair:
                 scores_DD = first.shape[1] * (unit_rows(first) @ unit_rows(second).T)
                 total_DD += scores_DD
                 squares_DD += np.square(scores_DD)
-            products_DD = np.square(total_DD) - squares_DD
-            check_signs(z, np.diagonal(products_DD) - products_DD.mean(), "different matrices")
+            check_signs(z, [Term(np.square(total_DD) - squares_DD)], "different matrices")
+        return terms
 
     def kind_terms(self, kind: str) -> list[Term]:
         """Return the scores of coordinates over one kind of block matrices."""

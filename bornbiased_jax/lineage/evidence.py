@@ -192,7 +192,7 @@ def z_of(terms: Sequence[Term]) -> float:
     return total(term.facts for term in terms).z
 
 
-def check_signs(z: float, own_n: np.ndarray, scores: str = "they") -> None:
+def check_signs(z: float, terms: Sequence[Term], scores: str = "they") -> None:
     """Refuse labels whose scores with themselves are large, and as often negative as positive.
 
     Zeros at the same places of two models, a mask that both were trained under, make scores of labels of one number
@@ -200,15 +200,18 @@ def check_signs(z: float, own_n: np.ndarray, scores: str = "they") -> None:
 
     Args:
         z: of the evidence.
-        own_n: the score of each label with itself, less its mean.
+        terms: its own, or others whose scores have the signs.
         scores: what a reader is told of.
 
     Raises:
         EvidenceError: the signs do not agree.
     """
-    size = math.sqrt(float(own_n @ own_n))
-    # Of n labels that all agree it is the root of n.
-    if z >= SCREEN and size > 0 and float(own_n.sum()) < size * min(z / 2, _SIGNED, math.sqrt(len(own_n)) / 2):
+    if not z >= SCREEN:
+        return
+    own_n = np.concatenate([term.own_n for term in terms])
+    # Of n labels that all agree the sum over its root of squares is the root of n.
+    least = min(z / 2, _SIGNED, math.sqrt(len(own_n)) / 2)
+    if own_n.any() and float(own_n.sum()) < least * math.sqrt(float(own_n @ own_n)):
         raise EvidenceError(f"{scores} agree in size and not in sign: a common pattern of zeros would do that")
 
 

@@ -252,5 +252,8 @@ def repeated_parts(report: Repeats) -> int:
 
 
 def equal_labels(report: Repeats) -> bool:
-    """Return whether labels that equal earlier ones are so many that it matters, at whatever period."""
+    """Return whether labels that equal earlier ones are so many that it matters, at whatever period.
+
+    Those of all blocks may stand in one of them, whose labels they are held against.
+    """
     return report.num_equal > _EQUAL * report.num_labels
