@@ -228,7 +228,7 @@ def test_a_step_0_is_named(scheme):
 def test_repeats_are_named_where_the_configuration_states_none():
     sketches = fingerprint("seed:1@llama-tiny,num_layers=1,init=neox-mirrored")
     cfg = preset("llama-tiny", num_layers=1, init="neox")
-    assert repeats_of(sketches, cfg) == [f"the neurons of each block, {cfg.d_ff // 2} of which are equal"]
+    assert repeats_of(sketches, cfg) == ["the neurons of each block in 2 parts that mirror each other"]
     assert repeats_of(sketches, cfg.replace(init="neox-mirrored")) == []
     assert repeats_of(fingerprint("seed:1@llama-tiny,num_layers=1"), cfg) == []
 

@@ -31,6 +31,7 @@ from bornbiased_jax.lineage.evidence import (
     Term,
     bound_of,
     certified_sum,
+    check_signs,
     join_terms,
     z_of,
 )
@@ -351,6 +352,9 @@ def _cell(pair: ComponentPair, job: _Job, options: Options) -> Cell:
         z = z_of(terms)
         if not math.isfinite(z):
             raise EvidenceError("every order of the labels gives the same statistic")
+        # Coordinates up to sign have their signs asked across matrices.
+        if job.evidence != SIGNLESS:
+            check_signs(z, terms)
     except EvidenceError as error:
         return Cell(job.evidence, job.component, None, None, str(error))
     # A part of the model has the bound alone: permutations are counted over the whole.

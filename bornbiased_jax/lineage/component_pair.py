@@ -26,6 +26,7 @@ from bornbiased_jax.lineage.evidence import (
     TOKEN_NEURONS,
     EvidenceError,
     Term,
+    check_signs,
     z_of,
 )
 from bornbiased_jax.lineage.fingerprints import Component, Fingerprint, Neurons, RepeatLabels
@@ -40,6 +41,7 @@ from bornbiased_jax.lineage.pairing import (
     nearest_mlps,
     pair_blocks,
     pair_neurons,
+    unit_rows,
 )
 from bornbiased_jax.lineage.scores import (
     coordinate_terms,
@@ -57,8 +59,6 @@ MatrixCell = tuple[int | None, str]
 """A matrix by its block, counted from 1, and its kind; None outside blocks."""
 # z from which on neurons of two blocks agree, in a description.
 _AGREES = 6.0
-# Fraction of the z of neurons below which their gates do not agree; of descendants it is above a half.
-_OF_GATES = 0.25
 # z of coordinates over the tables from which on neurons are matched in them; rotated models have some between −3 and 3.
 _CORRESPONDS = 4.0
 # Coordinates that a matrix of the heat map takes: the first ones, which are exchangeable as all of them are.
@@ -140,12 +140,15 @@ class ComponentPair:
             mlps = pair_neurons(self.base, self.suspect, [pair])
             for evidence, space in NEURON_SPACES.items():
                 with contextlib.suppress(EvidenceError):
-                    z_by_evidence[evidence] = z_of(self.neuron_terms(space, mlps))
+                    terms = self.neuron_terms(space, mlps)
+                    z = z_of(terms)
+                    check_signs(z, terms)
+                    z_by_evidence[evidence] = z
             strongest = max(z_by_evidence, key=lambda name: z_by_evidence[name], default="")
-            z = z_by_evidence.get(strongest)
+            strongest_z = z_by_evidence.get(strongest)
             number, partner = (pair.base, pair.suspect) if side == "base" else (pair.suspect, pair.base)
-            is_found = z is not None and z >= _AGREES
-            rows.append(FurtherBlock(side, number, partner if is_found else None, strongest, z))
+            is_found = strongest_z is not None and strongest_z >= _AGREES
+            rows.append(FurtherBlock(side, number, partner if is_found else None, strongest, strongest_z))
         return rows
 
     @property
@@ -168,7 +171,7 @@ class ComponentPair:
         if evidence == COORDINATES:
             return self.part_terms(self.parts)
         if evidence == SIGNLESS:
-            return [Term(np.square(term.scores_nn)) for term in self.part_terms(self.parts)]
+            return self._signless_terms()
         if evidence == TOKEN_HEADS:
             return self._head_terms()
         if evidence == MATCHED:
@@ -210,6 +213,30 @@ class ComponentPair:
                 base.append(self.base.coordinates[name])
                 suspect.append(self.suspect.coordinates[name])
         return self._coordinate_terms(base, suspect)
+
+    def _signless_terms(self) -> list[Term]:
+        """Return squares of scores, unless those of different matrices have signs of their own.
+
+        A coordinate that is negated is so in every matrix: products of its scores in two of them are positive.
+        """
+        terms = [Term(np.square(term.scores_nn)) for term in self.part_terms(self.parts)]
+        z = z_of(terms)
+        if not z >= SCREEN:
+            return terms
+        base, suspect = self._map_sketches(self._included_kinds, None, limit=_FEW_COORDINATES)
+        for name in self.parts:
+            if name != "blocks" and name not in self.left_out and (None, name) not in self._skipped:
+                base.append(self.base.coordinates[name][:_FEW_COORDINATES])
+                suspect.append(self.suspect.coordinates[name][:_FEW_COORDINATES])
+        if len(base) > 1:
+            total_DD, squares_DD = (np.zeros((len(base[0]), len(suspect[0])), np.float32) for _ in range(2))
+            for first, second in zip(base, suspect, strict=True):
+                # The longer a sketch, the less its scores vary: the more they count.
+                scores_DD = first.shape[1] * (unit_rows(first) @ unit_rows(second).T)
+                total_DD += scores_DD
+                squares_DD += np.square(scores_DD)
+            check_signs(z, [Term(np.square(total_DD) - squares_DD)], "different matrices")
+        return terms
 
     def kind_terms(self, kind: str) -> list[Term]:
         """Return the scores of coordinates over one kind of block matrices."""
@@ -276,16 +303,7 @@ class ComponentPair:
     def neuron_terms(self, space: Space, pairs: Sequence[NeuronPair]) -> list[Term]:
         """Return the scores of neurons of some MLPs, in token space or in coordinates."""
         self._check_neurons(space)
-        terms = neuron_terms(pairs, space, self.base.shape, self.repeats["neurons"].periods)
-        # Up and down count by size: zeros at the same places of both models, a mask that both were trained under, make
-        # that larger between neurons of one number. Gates count with their sign, and agree in all relatives.
-        if self.base.shape.has_gate and (z := z_of(terms)) >= SCREEN:
-            gates = sampled_neurons(pairs, space, self.base.shape, of_gates=True)
-            if gates.z < _OF_GATES * z:
-                raise EvidenceError(
-                    "gates do not agree, and up and down do in size alone: a common pattern of zeros would do that"
-                )
-        return terms
+        return neuron_terms(pairs, space, self.base.shape, self.repeats["neurons"].periods)
 
     def _head_terms(self) -> list[Term]:
         self._check_repeats("heads")

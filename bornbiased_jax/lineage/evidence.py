@@ -26,6 +26,8 @@ SCREEN = 3.0
 """Below this z a cell counts as p = 1 without a bound: valid, and enough for most cells of unrelated models."""
 # Narrower terms never share permutations: fewer labels have too few orders for a p.
 _SHARED = 24
+# Where labels agree, signs of their own scores show it from this z on: of related models it is over half of z.
+_SIGNED = 4.0
 # Order statistics that the bound keeps of each row where several wide matrices are held at once.
 _TOP = 64
 
@@ -113,11 +115,22 @@ class Term:
         block: of the base, counted from 1; None for labels that no block has of its own.
         num_groups: several groups of several labels that are permuted with these inside them; None for plain
             permutations.
+        signed_n: a score of each label with itself whose sign is that of the agreement, less the mean of all pairs;
+            None where ``scores_nn`` is such a score.
     """
 
     scores_nn: np.ndarray
     block: int | None = None
     num_groups: int | None = None
+    signed_n: np.ndarray | None = None
+
+    @property
+    def own_n(self) -> np.ndarray:
+        """The score of each label with itself, with its sign, less its mean over permutations."""
+        if self.signed_n is not None:
+            return self.signed_n
+        own_n: np.ndarray = np.diagonal(self.scores_nn) - self.facts.mean / len(self.scores_nn)
+        return own_n
 
     @property
     @memoized
@@ -179,6 +192,29 @@ def z_of(terms: Sequence[Term]) -> float:
     return total(term.facts for term in terms).z
 
 
+def check_signs(z: float, terms: Sequence[Term], scores: str = "they") -> None:
+    """Refuse labels whose scores with themselves are large, and as often negative as positive.
+
+    Zeros at the same places of two models, a mask that both were trained under, make scores of labels of one number
+    larger, and leave their signs to chance. Under any mask the sum over its root of squares is about standard normal.
+
+    Args:
+        z: of the evidence.
+        terms: its own, or others whose scores have the signs.
+        scores: what a reader is told of.
+
+    Raises:
+        EvidenceError: the signs do not agree.
+    """
+    if not z >= SCREEN:
+        return
+    own_n = np.concatenate([term.own_n for term in terms])
+    # Of n labels that all agree the sum over its root of squares is the root of n.
+    least = min(z / 2, _SIGNED, math.sqrt(len(own_n)) / 2)
+    if own_n.any() and float(own_n.sum()) < least * math.sqrt(float(own_n @ own_n)):
+        raise EvidenceError(f"{scores} agree in size and not in sign: a common pattern of zeros would do that")
+
+
 def bound_of(terms: Sequence[Term], *, is_quick: bool = False) -> float:
     """Bound log₁₀ p of the summed traces; 0 below z = :data:`SCREEN`.
 
@@ -235,5 +271,5 @@ def join_terms(terms: Sequence[Term], *, is_joint: bool = False) -> list[Term]:
         total_nn = members[0].scores_nn.astype(np.float64)
         for term in members[1:]:
             total_nn += term.scores_nn
-        sums.append(Term(total_nn, num_groups=num_groups))
+        sums.append(Term(total_nn, num_groups=num_groups, signed_n=np.sum([term.own_n for term in members], axis=0)))
     return sums + separate

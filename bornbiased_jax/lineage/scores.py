@@ -92,12 +92,15 @@ class NeuronScores:
         first: ⟨gate⟩, or ⟨up⟩ where there is no gate: what neurons are matched on.
         second: |⟨up⟩ + ⟨down⟩|, or ⟨down⟩ where there is no gate: what a matching is compared with.
         combined: the score of the permutation test.
+        signed: a score whose sign is that of the agreement: of gates, of up and down multiplied where their sign is
+            free, or the combined one.
         is_live_base, is_live_suspect: neurons with numbers in every part used, bool [..., n] and [..., n'].
     """
 
     first: np.ndarray
     second: np.ndarray
     combined: np.ndarray
+    signed: np.ndarray
     is_live_base: np.ndarray
     is_live_suspect: np.ndarray
 
@@ -131,9 +134,12 @@ def _scores_of(base_units: Units | None, suspect_units: Units | None, shape: Sha
     if "gate" in base_units.rows:
         second = up + down
         np.abs(second, out=second)
-        return NeuronScores(gate, second, gate + second, is_live_base, is_live_suspect)
-    size: Callable[[np.ndarray], np.ndarray] = np.abs if shape.has_odd_activation else np.asarray
-    return NeuronScores(size(up), size(down), size(up + down), is_live_base, is_live_suspect)
+        signed = gate if "gate" in names else up * down
+        return NeuronScores(gate, second, gate + second, signed, is_live_base, is_live_suspect)
+    if shape.has_odd_activation:
+        return NeuronScores(np.abs(up), np.abs(down), np.abs(up + down), up * down, is_live_base, is_live_suspect)
+    combined = up + down
+    return NeuronScores(up, down, combined, combined, is_live_base, is_live_suspect)
 
 
 def neuron_terms(
@@ -151,12 +157,15 @@ def neuron_terms(
         # MLPs of two sizes: the first neurons, which are exchangeable in either model.
         size = min(mlp.stored for mlps in pair.pairs for mlp in mlps)
         total_nn, is_live_n = np.zeros((size, size), np.float32), np.ones(size, bool)
+        signed_nn = np.zeros((size, size), np.float32)
         for base, suspect in pair.pairs:
             scores = neuron_scores(base, suspect, space, shape)
             total_nn += scores.combined[:size, :size]
+            signed_nn += scores.signed[:size, :size]
             is_live_n &= scores.is_live_base[:size] & scores.is_live_suspect[:size]
         period = (periods or {}).get(min(mlp.total for mlp in pair.pairs[0]))
-        return Term(permuted_labels(total_nn, is_live_n, period), pair.block)
+        total_nn, signed_nn = (permuted_labels(each_nn, is_live_n, period) for each_nn in (total_nn, signed_nn))
+        return Term(total_nn, pair.block, signed_n=np.diagonal(signed_nn) - signed_nn.mean())
 
     # Wide scores are made by several threads sooner than by one.
     with ThreadPoolExecutor(cores()) as pool:
@@ -348,11 +357,8 @@ class SampledZ:
         return self.excess / math.sqrt(self.variance) if self.variance > 0 else math.nan
 
 
-def sampled_neurons(pairs: Sequence[NeuronPair], space: Space, shape: Shape, *, of_gates: bool = False) -> SampledZ:
-    """Estimate z of all neurons, or of their gates alone.
-
-    See :func:`neuron_terms`, whose pairs without scores are left out here too.
-    """
+def sampled_neurons(pairs: Sequence[NeuronPair], space: Space, shape: Shape) -> SampledZ:
+    """Estimate z of neurons; see :func:`neuron_terms`, whose pairs without scores are left out here too."""
     sampled = SampledZ()
     for pair in pairs:
         size = min(mlp.stored for mlps in pair.pairs for mlp in mlps)
@@ -363,7 +369,7 @@ def sampled_neurons(pairs: Sequence[NeuronPair], space: Space, shape: Shape, *, 
                 for base, suspect in pair.pairs
             ]
             is_live = [live_Gm for score in scores for live_Gm in (score.is_live_base, score.is_live_suspect)]
-            scores_Gmm = np.sum([score.first if of_gates else score.combined for score in scores], axis=0)
+            scores_Gmm = np.sum([score.combined for score in scores], axis=0)
             sampled.add(scores_Gmm, np.logical_and.reduce([is_label_Gm, *is_live]))
     return sampled
 

@@ -240,16 +240,20 @@ def shared_repeats(base: Fingerprint, suspect: Fingerprint, component: str, labe
 
 
 def repeated_parts(report: Repeats) -> int:
-    """Return the largest number of parts that are alike; 0 where nothing repeats.
+    """Return the largest number of parts that are alike, or mirror each other; 0 where nothing repeats.
 
     Where labels repeat, scores at other periods repeat too and their z is inflated: a period counts only if its z is
     at least half of the largest. Of a dozen heads, scores at other shifts are too few to tell their variance.
     """
+    sizes = {parts: abs(z) for parts, z in report.z_by_period.items()}
     reached = REPEATING * math.sqrt(max(1.0, _MANY_LABELS / max(1, report.num_labels)))
-    least = max(reached, 0.5 * max(report.z_by_period.values(), default=0.0))
-    return max((parts for parts, z in report.z_by_period.items() if z >= least), default=0)
+    least = max(reached, 0.5 * max(sizes.values(), default=0.0))
+    return max((parts for parts, size in sizes.items() if size >= least), default=0)
 
 
 def equal_labels(report: Repeats) -> bool:
-    """Return whether labels that equal earlier ones are so many that it matters, at whatever period."""
+    """Return whether labels that equal earlier ones are so many that it matters, at whatever period.
+
+    Those of all blocks may stand in one of them, whose labels they are held against.
+    """
     return report.num_equal > _EQUAL * report.num_labels

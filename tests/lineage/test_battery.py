@@ -14,6 +14,7 @@ from bornbiased_jax import model as models
 from bornbiased_jax.checkpoints import Checkpoint, export_hugging_face
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.config import preset
+from bornbiased_jax.derive import symmetries
 from bornbiased_jax.derive.changes import ChangeContext, parse_change
 from bornbiased_jax.derive.derive import derive
 from bornbiased_jax.errors import InputError
@@ -307,13 +308,55 @@ def test_a_mask_that_both_were_pruned_by_is_no_evidence():
     verdict = auto_verdict(*prints, QUICK)
     assert verdict.verdict == "unrelated", verdict.reason
     reasons = [row["reason"] for row in verdict.detail["tests"] if row["name"] == RAW_NEURONS]
-    assert reasons == ["gates do not agree, and up and down do in size alone: a common pattern of zeros would do that"]
+    assert reasons == ["they agree in size and not in sign: a common pattern of zeros would do that"]
     cfg, arrays = pair[0]
     noise = np.random.default_rng(5)
     tuned = {path: leaf + 0.02 * (leaf != 0) * noise.standard_normal(leaf.shape) for path, leaf in arrays.items()}
     tuned = {path: leaf.astype(np.float32) for path, leaf in tuned.items()}
     result = auto_verdict(prints[0], of_params(cfg, models.unflatten(tuned)), QUICK)
     assert result.verdict == "same-lineage" and z_of(result, RAW_NEURONS) > 30
+
+
+@pytest.mark.parametrize(
+    ("family", "fields", "kept"),
+    [
+        # Coordinates up to sign, and neurons of one expert whose gates agree more than those of unmasked ones do.
+        ("llama-tiny", dict(d_model=128), 0.02),
+        ("gpt2-tiny", dict(d_ff=64), 0.01),
+        pytest.param("mixtral-tiny", dict(d_model=128, d_ff=64), 0.05, marks=pytest.mark.slow),
+    ],
+)
+def test_no_evidence_takes_a_common_mask_for_a_common_initialization(family, fields, kept):
+    """Zeros at the same places of tables too; under them a negated descendant is found up to sign."""
+
+    def masked(arrays):
+        masks = np.random.default_rng(5)
+        return {
+            path: leaf * (masks.random(leaf.shape) < kept) if path.endswith(("kernel", "embedding")) else leaf
+            for path, leaf in arrays.items()
+        }
+
+    (cfg, arrays), (_, other) = (drawn(seed, family, num_layers=2, **fields) for seed in (3, 4))
+    base, unrelated = (of_params(cfg, models.unflatten(masked(weights))) for weights in (arrays, other))
+    verdict = auto_verdict(base, unrelated, QUICK)
+    assert verdict.verdict == "unrelated", verdict.reason
+    if cfg.norm == "rmsnorm":
+        noise = np.random.default_rng(3)
+        tuned = {path: leaf + 0.02 * noise.standard_normal(leaf.shape, np.float32) for path, leaf in arrays.items()}
+        signs_D = noise.choice([-1.0, 1.0], cfg.d_model)
+        negated = of_params(*symmetries.negate(cfg, models.unflatten(masked(tuned)), signs_D))
+        related = auto_verdict(base, negated, QUICK)
+        assert related.verdict == "same-lineage" and z_of(related, SIGNLESS) > 20
+
+
+def test_blocks_from_another_model_agree_up_to_sign_beside_matrices_that_do_not():
+    """Two of four blocks are the base's: squares of scores are skewed, and their own signs say little."""
+    (cfg, arrays), (_, other) = drawn(1), drawn(2)
+    merged = {
+        path: np.concatenate([arrays[path][:2], leaf[2:]]) if leaf.ndim == 3 else leaf for path, leaf in other.items()
+    }
+    verdict = auto_verdict(*(of_params(cfg, models.unflatten(weights)) for weights in (arrays, merged)), QUICK)
+    assert verdict.verdict == "same-lineage" and z_of(verdict, SIGNLESS) > 6
 
 
 def one_bit(arrays, flipped=0.0):
@@ -547,6 +590,31 @@ def test_untrained_models_whose_shards_repeat_are_never_called_related(is_one_dr
     # A repeating model against a sound one is exact as it is.
     cfg, arrays = drawn(0, d_ff=d_ff)
     assert auto_verdict(prints[1], of_params(cfg, models.unflatten(arrays)), QUICK).verdict == "unrelated"
+
+
+@pytest.mark.parametrize("family", ["gpt2-tiny", "llama-tiny"])
+def test_neurons_mirrored_in_both_models_are_permuted_in_pairs(family):
+    """A pair gives one number twice to the sum: as independent draws they would raise its z by the root of two."""
+
+    def mirrored(seed):
+        cfg, arrays = drawn(seed, family, num_layers=1)
+        for name, axis, sign in (("gate", 2, -1), ("up", 2, 1 if cfg.gated_mlp else -1), ("down", 1, -1)):
+            if (path := f"blocks/mlp/{name}/kernel") in arrays:
+                half = np.split(arrays[path], 2, axis=axis)[0]
+                arrays[path] = np.concatenate([half, sign * half], axis=axis)
+        return cfg, arrays
+
+    def printed(cfg, arrays):
+        return of_params(cfg, models.unflatten(arrays))
+
+    base, suspect = printed(*mirrored(1)), printed(*mirrored(2))
+    pair = ComponentPair(base, suspect, "language")
+    assert pair.repeats["neurons"].periods == {128: 64}
+    assert len(pair.terms(RAW_NEURONS)[0].scores_nn) == 64
+    cfg, arrays = mirrored(1)
+    noise = np.random.default_rng(3)
+    tuned = {path: leaf + 0.01 * noise.standard_normal(leaf.shape, np.float32) for path, leaf in arrays.items()}
+    assert z_of(auto_verdict(base, printed(cfg, tuned), QUICK), RAW_NEURONS) > 30
 
 
 @pytest.mark.parametrize("repeated", ["experts", "some experts", "far blocks", ""])

@@ -404,9 +404,11 @@ def repeats_of(fingerprint: Fingerprint, cfg: ModelConfig | None) -> list[str]:
 
 
 def _repeat_text(report: Repeats) -> str:
-    """Write what repeats: "the neurons of each block in 8 equal parts"."""
+    """Write what repeats: "the neurons of each block in 8 parts that are alike"."""
     axis = {"coordinates": "the residual coordinates", "tokens": "the rows of the embedding"}.get(
         report.labels, f"the {report.labels} of each block"
     )
     parts = repeated_parts(report)
-    return f"{axis} in {parts} parts that are alike" if parts else f"{axis}, {report.num_equal} of which are equal"
+    if not parts:
+        return f"{axis}, {report.num_equal} of which are equal"
+    return f"{axis} in {parts} parts that {'are alike' if report.z_by_period[parts] > 0 else 'mirror each other'}"
