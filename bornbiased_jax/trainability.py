@@ -105,7 +105,9 @@ def diagram(cfg: ModelConfig, seq_len: int, num_inputs: int) -> Diagram:
 
 
 def scaled(stack: Stack, scales: Mapping[str, float]) -> Stack:
-    """Multiply the standard deviations of groups of matrices."""
+    """Multiply the standard deviations of groups of matrices; a value gate, in them the two it depends on, by both."""
+    if stack.value_gate and "output_gate" in scales:
+        scales = {**scales, "output_gate": scales["output_gate"] * scales.get("value", 1.0)}
     stds = tuple((group, tuple(std * scales.get(group, 1.0) for std in values)) for group, values in stack.group_stds)
     return dataclasses.replace(stack, group_stds=stds)
 
