@@ -36,7 +36,7 @@ class Plane(TypedDict):
     gradient_ratio: list[list[float | None]]
     """Norm of the first block's gradient over that of the last block's."""
     entropy: list[list[float | None]]
-    """Of the last query's weights in the last block, over the logarithm of its keys."""
+    """Of the last query's weights in the last block, over the logarithm of its keys; None if they need not sum to 1."""
 
 
 class Diagram(TypedDict):
@@ -147,9 +147,9 @@ def _cell(stack: Stack, seq_len: int, ratio_of: Callable[[MeanFieldProfile], flo
 
 
 def _entropy(forward: MeanFieldProfile) -> float | None:
-    """Return the entropy of the last query's weights in the last block."""
+    """Return the entropy of the last query's weights in the last block; None where they need not sum to 1."""
     steps = [step for step in forward.sublayers if step.kind == "attention"]
-    if not steps or forward.stack.attention_kernel != "softmax":
+    if not steps or forward.stack.attention_kernel != "softmax" or forward.stack.sink_logit:
         return None
     source = steps[-1].source.scaled(sublayers.input_scale(forward.stack, steps[-1].source))
     rho = sublayers.correlation(source.within_nn, source)

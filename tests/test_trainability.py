@@ -67,6 +67,12 @@ def test_a_value_gate_is_scaled_with_the_values_that_it_reads():
     assert stack.std("output_gate", 0) == pytest.approx(stack_of(doubled).std("output_gate", 0), rel=1e-12)
 
 
+@pytest.mark.parametrize("sink_logit", ["zero", "learned"])
+def test_rows_that_do_not_sum_to_one_have_no_entropy(sink_logit):
+    """What an extra logit takes was left out: the entropy was that of the plain softmax."""
+    assert trainability._cell(stack_of(CFG.replace(sink_logit=sink_logit)), 8, lambda _forward: None)[2] is None
+
+
 def test_entropy_is_that_of_independent_logits():
     stack = trainability.scaled(stack_of(CFG), {"query": 5.0, "key": 5.0})
     _, _, entropy = trainability._cell(dataclasses.replace(stack, num_layers=1), 8, lambda _forward: None)
