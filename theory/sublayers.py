@@ -244,7 +244,9 @@ def attend(stack: Stack, layer: int, source: Fields, stream: Fields, grid: Grid,
     # Products of one pair of sequences have, over positions, covariance τ R[t, t'] R[s, s'], R the covariance
     # within a sequence, for each kind of part: so those of averages follow from R alone.
     weight = weights.mean_n * factor * halved * common
-    seen_by_own = np.diag(excess_nn - shared) * weights.boost_n
+    # Heads choose among keys each for itself: the square of a product's mean over heads has a boost for one head in H.
+    boost_n = np.sqrt(1.0 + (weights.boost_n**2 - 1.0) / stack.num_heads)
+    seen_by_own = np.diag(excess_nn - shared) * boost_n
     shared_nn = n.within_nn - n.cross_nn
     seen_by_shared = np.einsum("ti,ij,tj->t", grid.seen_nn, shared_nn, grid.seen_nn, optimize=True)
     # What is carried is not of that form: x̃_i meets its average at every t ≥ i, with a weight k_t that does not

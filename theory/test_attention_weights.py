@@ -1,0 +1,54 @@
+"""Weights of heads, of two sequences and of kernels without a sum of 1, against drawn rows and the real modules."""
+
+import math
+
+import numpy as np
+import pytest
+
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.prediction import stack_of
+from bornbiased_jax.theory.mean_field import Stack, profile
+from bornbiased_jax.theory.softmax_rows import participation
+from bornbiased_jax.theory.sublayers import Sublayer
+from bornbiased_jax.theory.test_blocks import ERRORS, measure
+
+SMALL = dict(vocab_size=2, max_seq_len=32, num_heads=4, d_model=64, mlp=False, init="lecun")
+LOGITS = {"init.query": "normal:0.125", "init.key": "normal:0.125"}
+"""Logits of variance 1 at width 64."""
+
+
+def first(length: int, **fields: object) -> Sublayer:
+    """Attention of one block on unit vectors, its logits of variance 1 unless groups say otherwise."""
+    stack = Stack(**{**dict(num_layers=1, width=64, mlp=False, norm_eps=0.0, weight_std=0.125), **fields})
+    return profile(stack, length).sublayers[0]
+
+
+def standard_error(measured: np.ndarray) -> np.ndarray:
+    return measured.std(axis=0, ddof=1) / math.sqrt(len(measured))
+
+
+@pytest.mark.parametrize("heads", [1, 2, 8])
+def test_heads_choose_each_for_itself(heads: int) -> None:
+    """Products of two outputs are means over heads of Σ a_i a'_j x_i·x'_j: E a² E a'² for one head with itself."""
+    length, wide = 4, 10**6
+    update = first(
+        length, width=wide, query_width=wide, value_width=wide, num_heads=heads, weight_std=wide**-0.5
+    ).update
+    boost = length * participation(length, 1.0)
+    told = update.pair_cnn.sum(axis=0)[-1, -1] * wide / update.variance_n[-1] ** 2
+    assert told == pytest.approx((boost**2 / heads + 1 - 1 / heads) / boost**2, rel=1e-3)
+
+
+@pytest.mark.long
+def test_products_of_outputs_vary_less_where_heads_choose() -> None:
+    """Against the real modules: what large logits leave of the variance of a pair's cosine."""
+    configs = [
+        ModelConfig(**SMALL, num_layers=1).replace(**{f"init.{group}": f"normal:{std}" for group in ("query", "key")})
+        for std in (0.001, 0.125)
+    ]
+    measured = [measure(cfg, 8)["pair_square"][:, 0] for cfg in configs]
+    told = [profile(stack_of(cfg, tokens=False), 8).layers[1].overlap().own[-1, -1] for cfg in configs]
+    ratios = measured[1] / measured[0]
+    assert abs(ratios.mean() - told[1] / told[0]) < ERRORS * standard_error(ratios)
+    # With all heads as one the ratio was 1.
+    assert abs(ratios.mean() - 1) > 2 * ERRORS * standard_error(ratios)
