@@ -38,6 +38,8 @@ class Weights(NamedTuple):
     """E[a²]/E[a]² of the weight of one key."""
     boost_nn: Array
     """E[a_t a_s]/(E[a_t]E[a_s]) of the weights that positions t ≠ s of one sequence give to one key."""
+    apart_n: Array
+    """Variance of a query's logits between the keys that it sees; of sigmoid attention, of all of a logit."""
     is_concentrated: bool = False
     """Whether a few keys have most of the weight."""
 
@@ -109,20 +111,20 @@ def weights(
     together = np.array(
         [c * participation(int(c), float(np.round(v, 6))) for c, v in zip(grid.reach, apart, strict=True)]
     )
-    if np.max(apart) > CONCENTRATED:
-        return Weights(mean, together, _overlaps(apart, rho_within_nn, grid), True)
-    return Weights(mean, together, _pairs(together, apart, rho_within_nn, grid))
+    alone = Weights(mean, together, np.ones_like(rho_within_nn), apart, bool(np.max(apart) > CONCENTRATED))
+    return alone._replace(boost_nn=boost(alone, rho_within_nn, grid))
 
 
-def _pairs(boost_n: Array, logit_variance_n: Array, rho_nn: Array, grid: Grid) -> Array:
-    """Correlate two queries of cosine ρ: their logits for one key correlate by ρ, so the exponent Ω becomes Ωρ."""
+def boost(weights: Weights, rho_nn: Array, grid: Grid) -> Array:
+    """Compute E[a_t a_s]/(E[a_t]E[a_s]) of the weights of one key in two rows whose logits for it correlate by ρ.
+
+    Of log-normal weights it is e^(Ωρ), that of one row to the power ρ, and nearly so for weights of few keys: within a
+    tenth of what it exceeds 1 by against ``row_overlap``, for Ω up to 1 and rows over equally many keys.
+    """
+    if weights.is_concentrated:
+        return _overlaps(weights.apart_n, rho_nn, grid)
     order = np.arange(grid.nodes.size)
-    first = np.minimum.outer(order, order)
-    variance = logit_variance_n[first]
-    fraction = np.divide(
-        np.expm1(variance * rho_nn), np.expm1(variance), out=np.asarray(rho_nn) * 1.0, where=variance > 1e-9
-    )
-    return 1.0 + (boost_n[first] - 1.0) * fraction
+    return np.asarray(weights.boost_n[np.minimum.outer(order, order)] ** rho_nn)
 
 
 def _overlaps(logit_variance_n: Array, rho_nn: Array, grid: Grid) -> Array:
@@ -152,7 +154,7 @@ def _sigmoid(stack: Stack, logits_n: Array, rho_nn: Array) -> Weights:
     boost = (value**2 @ w) / mean**2
     # Of logits that vanish, rounding leaves it on either side of 1.
     apart = np.sqrt(np.maximum(boost - 1.0, 0.0))
-    return Weights(mean, boost, 1.0 + np.outer(apart, apart) * rho_nn)
+    return Weights(mean, boost, 1.0 + np.outer(apart, apart) * rho_nn, logits_n)
 
 
 def common(excess_n: Array, grid: Grid) -> Array:

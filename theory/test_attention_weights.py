@@ -4,13 +4,14 @@ import math
 
 import numpy as np
 import pytest
+from scipy import special
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.prediction import stack_of
 from bornbiased_jax.theory.mean_field import Stack, profile
-from bornbiased_jax.theory.softmax_rows import participation
+from bornbiased_jax.theory.softmax_rows import participation, row_overlap
 from bornbiased_jax.theory.sublayers import Sublayer
-from bornbiased_jax.theory.test_blocks import ERRORS, measure
+from bornbiased_jax.theory.test_blocks import ERRORS, excess, measure, predicted
 
 SMALL = dict(vocab_size=2, max_seq_len=32, num_heads=4, d_model=64, mlp=False, init="lecun")
 LOGITS = {"init.query": "normal:0.125", "init.key": "normal:0.125"}
@@ -39,6 +40,25 @@ def test_heads_choose_each_for_itself(heads: int) -> None:
     assert told == pytest.approx((boost**2 / heads + 1 - 1 / heads) / boost**2, rel=1e-3)
 
 
+def test_rows_of_one_variance_overlap_by_their_correlation() -> None:
+    """Two sequences whose keys have their positions in common have weights in common; as of none it was 30% less."""
+    drawn = np.random.default_rng(0).standard_normal((3, 20_000, 6))
+    # Four fifths of a token are its position, in queries as in keys.
+    common = 0.8**2
+    weights = special.softmax(math.sqrt(common) * drawn[0] + math.sqrt(1 - common) * drawn[1:], axis=-1)
+    expected = 0.8 * np.mean(np.prod(weights, axis=0)) / np.mean(weights**2)
+    update = first(6, embedding_std=1.0, position_std=2.0).update
+    assert update.cross_n[-1] / update.variance_n[-1] == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.parametrize("variance", [0.1, 0.5, 1.0])
+@pytest.mark.parametrize("rho", [0.1, 0.4, 0.8])
+def test_a_power_of_the_boost_of_one_row_is_that_of_two(variance: float, rho: float) -> None:
+    for count in (2, 8, 64):
+        boost = count * participation(count, variance)
+        assert boost**rho - 1 == pytest.approx(count * row_overlap(count, count, variance, rho) - 1, rel=0.1)
+
+
 @pytest.mark.long
 def test_products_of_outputs_vary_less_where_heads_choose() -> None:
     """Against the real modules: what large logits leave of the variance of a pair's cosine."""
@@ -52,3 +72,15 @@ def test_products_of_outputs_vary_less_where_heads_choose() -> None:
     assert abs(ratios.mean() - told[1] / told[0]) < ERRORS * standard_error(ratios)
     # With all heads as one the ratio was 1.
     assert abs(ratios.mean() - 1) > 2 * ERRORS * standard_error(ratios)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"positions": "learned", "init.positions": "normal:0.04", **LOGITS},
+    ],
+)
+def test_contraction_of_large_gates_and_logits(changes: dict) -> None:
+    cfg = ModelConfig(**SMALL, num_layers=1).replace(**changes)
+    assert np.all(excess(measure(cfg, 12)["inter"], predicted(cfg, 12)) < 1)
