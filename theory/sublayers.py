@@ -279,6 +279,18 @@ def _aggregated(stack: Stack, n: Fields, values: Fields, weights: Weights, grid:
     # Cosines of the queries of two sequences.
     queries = rho_cross - np.diag(np.diag(rho_cross) - cross_n)
     mean_nn = np.outer(weights.mean_n, weights.mean_n)
+    if weights.series_kn is not None:
+        ones = np.ones_like(rho_within)
+        sums = (
+            attention_weights.sigmoid_sum(weights.series_kn, q, apart, same, grid)
+            for q, apart, same in (
+                (ones, (values.within_nn, rho_within), (values.variance_n, ones[0])),
+                (rho_within, (values.within_nn, rho_within), (values.variance_n, ones[0])),
+                (queries, (values.cross_nn, rho_cross), (values.cross_n, cross_n)),
+            )
+        )
+        alone, within, cross = (mean_nn * total for total in sums)
+        return np.diag(alone), within, cross
     # Centered rows sum to 0: what their keys have in common goes, and of the rest what uniform weights would add.
     common, centered = (0.0, 1.0) if stack.attention_kernel == "centred" else (1.0, 0.0)
     apart_nn = attention_weights.common(values.variance_n - np.diag(values.within_nn), grid)

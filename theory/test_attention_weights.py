@@ -59,6 +59,16 @@ def test_a_power_of_the_boost_of_one_row_is_that_of_two(variance: float, rho: fl
         assert boost**rho - 1 == pytest.approx(count * row_overlap(count, count, variance, rho) - 1, rel=0.1)
 
 
+def test_sigmoids_of_keys_that_are_alike_add_up() -> None:
+    """Logits that two keys share do not cancel as in a softmax: of tokens alike by half the mean was short of it."""
+    drawn = np.random.default_rng(0).standard_normal((3, 100_000)) * math.sqrt(0.5)
+    one, two = special.expit(2 * (drawn[:2] + drawn[2]) - math.log(8))
+    expected = np.mean(one**2 + two**2 + one * two) / np.mean(one**2)
+    fields = dict(vocabulary=2, embedding_std=1.0, attention_kernel="sigmoid", max_seq_len=8)
+    sublayer = first(2, **fields, group_stds=(("query", (0.25,)), ("key", (0.125,))))
+    assert sublayer.aggregated_n[1] / sublayer.aggregated_n[0] == pytest.approx(expected, rel=0.01)
+
+
 @pytest.mark.long
 def test_products_of_outputs_vary_less_where_heads_choose() -> None:
     """Against the real modules: what large logits leave of the variance of a pair's cosine."""
