@@ -69,6 +69,31 @@ def test_sigmoids_of_keys_that_are_alike_add_up() -> None:
     assert sublayer.aggregated_n[1] / sublayer.aggregated_n[0] == pytest.approx(expected, rel=0.01)
 
 
+def test_gated_values_have_a_mean() -> None:
+    """A value and its own gate covary over inputs by 1/K of their variance, which no average over keys takes out."""
+    heads, width, gate = 8, 64, 0.5
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal((1000, width, heads)) / 8
+    gates = rng.standard_normal((1000, heads, heads)) * gate
+    covariance = values.transpose(0, 2, 1) @ values
+    with_gate = np.einsum("nkj,nkj->nj", gates, covariance)
+    gate_std = np.sqrt(np.einsum("nkj,nkl,nlj->nj", gates, covariance, gates))
+    z, w = np.polynomial.hermite_e.hermegauss(40)
+    opened = special.expit(gate_std[..., None] * z)
+    mean = with_gate * ((opened * (1 - opened)) @ w) / w.sum()
+    told = first(
+        1,
+        embedding_std=1.0,
+        query_width=heads,
+        value_width=heads,
+        value_gate=True,
+        group_stds=(("value", (0.125,)), ("output_gate", (gate * math.sqrt(heads) * 0.125,))),
+    )
+    # Values of unit variance, before W_O; the norm of a gate's row varies too, by 1/K.
+    scale = told.aggregated_n[0] / told.update.variance_n[0]
+    assert told.update.cross_n[0] * scale == pytest.approx(np.mean(mean**2), rel=0.1)
+
+
 @pytest.mark.long
 def test_products_of_outputs_vary_less_where_heads_choose() -> None:
     """Against the real modules: what large logits leave of the variance of a pair's cosine."""
@@ -88,6 +113,7 @@ def test_products_of_outputs_vary_less_where_heads_choose() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
+        {"output_gate": "value", "init.value_gate": "normal:0.5", "num_heads": 2},
         {"positions": "learned", "init.positions": "normal:0.04", **LOGITS},
     ],
 )
