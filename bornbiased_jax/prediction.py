@@ -99,6 +99,7 @@ def stack_of(cfg: ModelConfig, *, tokens: bool = True) -> Stack:
         width=cfg.d_model,
         mlp_width=mlp_width,
         query_width=cfg.num_heads * cfg.key_dim,
+        num_heads=cfg.num_heads,
         value_width=cfg.kv_heads * cfg.key_dim,
         norm=cfg.norm,
         norm_eps=cfg.norm_eps,

@@ -36,7 +36,7 @@ class Plane(TypedDict):
     gradient_ratio: list[list[float | None]]
     """Norm of the first block's gradient over that of the last block's."""
     entropy: list[list[float | None]]
-    """Of the last query's weights in the last block, over the logarithm of its keys."""
+    """Of the last query's weights in the last block, over the logarithm of its keys; None if they need not sum to 1."""
 
 
 class Diagram(TypedDict):
@@ -105,7 +105,9 @@ def diagram(cfg: ModelConfig, seq_len: int, num_inputs: int) -> Diagram:
 
 
 def scaled(stack: Stack, scales: Mapping[str, float]) -> Stack:
-    """Multiply the standard deviations of groups of matrices."""
+    """Multiply the standard deviations of groups of matrices; a value gate, in them the two it depends on, by both."""
+    if stack.value_gate and "output_gate" in scales:
+        scales = {**scales, "output_gate": scales["output_gate"] * scales.get("value", 1.0)}
     stds = tuple((group, tuple(std * scales.get(group, 1.0) for std in values)) for group, values in stack.group_stds)
     return dataclasses.replace(stack, group_stds=stds)
 
@@ -145,9 +147,9 @@ def _cell(stack: Stack, seq_len: int, ratio_of: Callable[[MeanFieldProfile], flo
 
 
 def _entropy(forward: MeanFieldProfile) -> float | None:
-    """Return the entropy of the last query's weights in the last block."""
+    """Return the entropy of the last query's weights in the last block; None where they need not sum to 1."""
     steps = [step for step in forward.sublayers if step.kind == "attention"]
-    if not steps or forward.stack.attention_kernel != "softmax":
+    if not steps or forward.stack.attention_kernel != "softmax" or forward.stack.sink_logit:
         return None
     source = steps[-1].source.scaled(sublayers.input_scale(forward.stack, steps[-1].source))
     rho = sublayers.correlation(source.within_nn, source)

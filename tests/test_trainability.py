@@ -59,6 +59,20 @@ def test_scaled_stacks_change_the_named_groups_alone():
     assert dataclasses.replace(doubled, group_stds=()) == dataclasses.replace(stack, group_stds=())
 
 
+def test_a_value_gate_is_scaled_with_the_values_that_it_reads():
+    """Its std is that of its matrix times that of the values: scaled with all weights it was that of the gate alone."""
+    cfg = CFG.replace(output_gate="value", init="gemma-jax")
+    doubled = cfg.replace(init="normal-0.02")
+    stack = trainability.scaled(stack_of(cfg), dict.fromkeys(dict(stack_of(cfg).group_stds), 2.0))
+    assert stack.std("output_gate", 0) == pytest.approx(stack_of(doubled).std("output_gate", 0), rel=1e-12)
+
+
+@pytest.mark.parametrize("sink_logit", ["zero", "learned"])
+def test_rows_that_do_not_sum_to_one_have_no_entropy(sink_logit):
+    """What an extra logit takes was left out: the entropy was that of the plain softmax."""
+    assert trainability._cell(stack_of(CFG.replace(sink_logit=sink_logit)), 8, lambda _forward: None)[2] is None
+
+
 def test_entropy_is_that_of_independent_logits():
     stack = trainability.scaled(stack_of(CFG), {"query": 5.0, "key": 5.0})
     _, _, entropy = trainability._cell(dataclasses.replace(stack, num_layers=1), 8, lambda _forward: None)

@@ -5,6 +5,10 @@ and 1 under qk-norm. A part common to all keys cancels in the softmax; what diff
 for keys of mean cosine ρ, concentrates the weights: a sum of independent values has variance Σ a², not 1/t.
 Rotary positions are left out: they change which keys are favored, hardly by how much.
 
+Weights of sigmoid attention do not compete, so that what a query's logits have in common counts as well. Theirs is the
+limit of many wide heads: with logits of variance near 1, tails heavier than a normal's and the few heads of a model
+leave variances up to a quarter too low for 4 to 8 heads of 16 dimensions; rotations of keys are left out here too.
+
 Keys count as equally alike. Where logits are large although most of them cancels, they are not: the test of decoders
 with norms of outputs and logits of variance 29, 5 of it between keys, allows 0.04 of a cosine for that.
 """
@@ -27,6 +31,8 @@ CONCENTRATED = 2.0
 """Variance of logits between keys from which overlaps of two rows are integrated; below, a closed form serves."""
 OVERLAP_NODES = 5
 """Positions between which they are interpolated."""
+MOST_TERMS, TAIL = 48, 1e-7
+"""Of the series of a sigmoid's weights: its length, and the energy that it may leave out."""
 
 
 class Weights(NamedTuple):
@@ -38,8 +44,12 @@ class Weights(NamedTuple):
     """E[a²]/E[a]² of the weight of one key."""
     boost_nn: Array
     """E[a_t a_s]/(E[a_t]E[a_s]) of the weights that positions t ≠ s of one sequence give to one key."""
+    apart_n: Array
+    """Variance of a query's logits between the keys that it sees; of sigmoid attention, of all of a logit."""
     is_concentrated: bool = False
     """Whether a few keys have most of the weight."""
+    series_kn: Array | None = None
+    """Sigmoid attention: Hermite coefficients of a weight over its mean, as a function of its logit."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -102,27 +112,27 @@ def weights(
     """
     logits, apart = _logit_variances(stack, layer, variance_n, rho_within_nn, grid, uniform)
     if stack.attention_kernel == "sigmoid":
-        return _sigmoid(stack, logits, rho_within_nn)
+        return _sigmoid(stack, logits)
     extra = 1.0 if stack.sink_logit else 0.0
     # Values that differ from one sink and from each other share the probability left over by the sink.
     mean = 1.0 / (grid.reach + extra * np.exp(-logits / 2))
     together = np.array(
         [c * participation(int(c), float(np.round(v, 6))) for c, v in zip(grid.reach, apart, strict=True)]
     )
-    if np.max(apart) > CONCENTRATED:
-        return Weights(mean, together, _overlaps(apart, rho_within_nn, grid), True)
-    return Weights(mean, together, _pairs(together, apart, rho_within_nn, grid))
+    alone = Weights(mean, together, np.ones_like(rho_within_nn), apart, bool(np.max(apart) > CONCENTRATED))
+    return alone._replace(boost_nn=boost(alone, rho_within_nn, grid))
 
 
-def _pairs(boost_n: Array, logit_variance_n: Array, rho_nn: Array, grid: Grid) -> Array:
-    """Correlate two queries of cosine ρ: their logits for one key correlate by ρ, so the exponent Ω becomes Ωρ."""
+def boost(weights: Weights, rho_nn: Array, grid: Grid) -> Array:
+    """Compute E[a_t a_s]/(E[a_t]E[a_s]) of the weights of one key in two rows whose logits for it correlate by ρ.
+
+    Of log-normal weights it is e^(Ωρ), that of one row to the power ρ, and nearly so for weights of few keys: within a
+    tenth of what it exceeds 1 by against ``row_overlap``, for Ω up to 1 and rows over equally many keys.
+    """
+    if weights.is_concentrated:
+        return _overlaps(weights.apart_n, rho_nn, grid)
     order = np.arange(grid.nodes.size)
-    first = np.minimum.outer(order, order)
-    variance = logit_variance_n[first]
-    fraction = np.divide(
-        np.expm1(variance * rho_nn), np.expm1(variance), out=np.asarray(rho_nn) * 1.0, where=variance > 1e-9
-    )
-    return 1.0 + (boost_n[first] - 1.0) * fraction
+    return np.asarray(weights.boost_n[np.minimum.outer(order, order)] ** rho_nn)
 
 
 def _overlaps(logit_variance_n: Array, rho_nn: Array, grid: Grid) -> Array:
@@ -140,7 +150,7 @@ def _overlaps(logit_variance_n: Array, rho_nn: Array, grid: Grid) -> Array:
     return np.asarray(np.exp(hats_nm @ np.log(boost_mm) @ hats_nm.T))
 
 
-def _sigmoid(stack: Stack, logits_n: Array, rho_nn: Array) -> Weights:
+def _sigmoid(stack: Stack, logits_n: Array) -> Weights:
     """Compute the moments of sigmoid(logit − ln max_seq_len): weights do not compete, so their mean moves too."""
     largest = float(np.max(logits_n))
     if largest > LARGEST_VARIANCE:
@@ -149,10 +159,40 @@ def _sigmoid(stack: Stack, logits_n: Array, rho_nn: Array) -> Weights:
     z, w = quadrature.normal_lattice(np.sqrt(largest), reach)
     value = special.expit(np.sqrt(logits_n)[:, None] * z - np.log(stack.max_seq_len))
     mean = value @ w
-    boost = (value**2 @ w) / mean**2
-    # Of logits that vanish, rounding leaves it on either side of 1.
-    apart = np.sqrt(np.maximum(boost - 1.0, 0.0))
-    return Weights(mean, boost, 1.0 + np.outer(apart, apart) * rho_nn)
+    square = (value**2 @ w) / mean**2
+    # Hermite coefficients, until what they leave out is small beside the mean; it counts as of the next degree.
+    series, rest = [np.ones_like(mean)], square - 1.0
+    before, row = np.zeros_like(z), np.ones_like(z)
+    while len(series) <= MOST_TERMS and np.max(rest) > TAIL:
+        degree = len(series)
+        before, row = row, (z * row - np.sqrt(degree - 1) * before) / np.sqrt(degree)
+        series.append(value @ (w * row) / mean)
+        rest = rest - series[-1] ** 2
+    series.append(np.sqrt(np.maximum(rest, 0.0)))
+    return Weights(mean, square, np.ones((mean.size, mean.size)), logits_n, series_kn=np.array(series))
+
+
+def sigmoid_sum(
+    series_kn: Array, queries_nn: Array, apart: tuple[Array, Array], same: tuple[Array, Array], grid: Grid
+) -> Array:
+    """Sum E[a_ti a_sj] v_ij/(E[a_t]E[a_s]) over the keys i, j that two queries see, weights of sigmoid attention.
+
+    Logits of two queries of cosine q for two keys of cosine κ correlate by qκ, and functions of correlated normals have
+    the mean product Σ c_k c'_k (qκ)^k of their Hermite coefficients (Mehler).
+
+    Args:
+        series_kn: coefficients of a weight over its mean.
+        queries_nn: cosines q of the queries.
+        apart: v and κ of different positions, [n, n] each.
+        same: v and κ of a position with itself, [n] each.
+        grid: of positions.
+    """
+    total = np.zeros_like(queries_nn)
+    for degree, c_n in enumerate(series_kn):
+        v_nn, v_n = apart[0] * apart[1] ** degree, same[0] * same[1] ** degree
+        pairs = grid.seen_nn @ v_nn @ grid.seen_nn.T + common(v_n - np.diag(v_nn), grid)
+        total += np.outer(c_n, c_n) * queries_nn**degree * pairs
+    return total
 
 
 def common(excess_n: Array, grid: Grid) -> Array:

@@ -32,6 +32,8 @@ class Stack:
     """F."""
     query_width: int = 1
     """Heads times head dimension, H·K."""
+    num_heads: int = 1
+    """H."""
     value_width: int = 1
     """Key/value heads times head dimension, G·K."""
     norm: Literal["layernorm", "rmsnorm", "none"] = "layernorm"
@@ -76,7 +78,7 @@ class Stack:
 
     def __post_init__(self) -> None:
         checks.whole(self.num_layers, "num_layers", 0)
-        for name in ("width", "mlp_width", "query_width", "value_width", "max_seq_len"):
+        for name in ("width", "mlp_width", "query_width", "num_heads", "value_width", "max_seq_len"):
             checks.whole(getattr(self, name), name)
         for name in ("norm_eps", "embedding_std", "position_std", "weight_std", "output_std"):
             checks.finite(getattr(self, name), name)

@@ -6,8 +6,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from bornbiased_jax.theory import attention_weights, finite_width
+from bornbiased_jax.theory import attention_weights, finite_width, kernels
 from bornbiased_jax.theory.activations import Array
+from bornbiased_jax.theory.attention_weights import Weights
 from bornbiased_jax.theory.positions import Grid
 from bornbiased_jax.theory.stack import Stack
 
@@ -211,22 +212,11 @@ def attend(stack: Stack, layer: int, source: Fields, stream: Fields, grid: Grid,
     n = source.scaled(scale)
     rho_within, rho_cross = correlation(n.within_nn, n), correlation(n.cross_nn, n)
     weights = attention_weights.weights(stack, layer, n.variance_n, rho_within, grid, uniform)
-    mean_nn = np.outer(weights.mean_n, weights.mean_n)
     excess = n.variance_n - np.diag(n.within_nn)
     excess_nn = attention_weights.common(excess, grid)
     shared = attention_weights.common(n.cross_n - np.diag(n.cross_nn), grid)
-    # Centered rows sum to 0: what their keys have in common goes, and of the rest what uniform weights would add.
-    common, centered = (0.0, 1.0) if stack.attention_kernel == "centred" else (1.0, 0.0)
     values = _gated_values(stack, layer, n) if stack.value_gate else n
-    apart_nn = attention_weights.common(values.variance_n - np.diag(values.within_nn), grid)
-    summed = common * (grid.seen_nn @ values.within_nn @ grid.seen_nn.T)
-    more_nn = _clustered(values, rho_within, grid) if weights.is_concentrated else apart_nn
-    within = mean_nn * (summed + apart_nn * (1.0 - centered) + more_nn * (weights.boost_nn - 1.0))
-    variance = np.diag(mean_nn * (summed + apart_nn * (1.0 - centered) + more_nn * (weights.boost_n[:, None] - 1.0)))
-    # The first position of centered attention sees one key: zero, up to rounding on either side.
-    variance = np.maximum(variance, 0.0)
-    at_same = attention_weights.common(values.cross_n - np.diag(values.cross_nn), grid)
-    cross = mean_nn * common * (grid.seen_nn @ values.cross_nn @ grid.seen_nn.T + at_same)
+    variance, within, cross = _aggregated(stack, n, values, weights, grid)
 
     # Through W_V, what follows the aggregation, the gate and W_O.
     value_variance = stack.std("value", layer) ** 2 * stack.width
@@ -243,8 +233,10 @@ def attend(stack: Stack, layer: int, source: Fields, stream: Fields, grid: Grid,
 
     # Products of one pair of sequences have, over positions, covariance τ R[t, t'] R[s, s'], R the covariance
     # within a sequence, for each kind of part: so those of averages follow from R alone.
-    weight = weights.mean_n * factor * halved * common
-    seen_by_own = np.diag(excess_nn - shared) * weights.boost_n
+    weight = weights.mean_n * factor * halved * (stack.attention_kernel != "centred")
+    # Heads choose among keys each for itself: the square of a product's mean over heads has a boost for one head in H.
+    boost_n = np.sqrt(1.0 + (weights.boost_n**2 - 1.0) / stack.num_heads)
+    seen_by_own = np.diag(excess_nn - shared) * boost_n
     shared_nn = n.within_nn - n.cross_nn
     seen_by_shared = np.einsum("ti,ij,tj->t", grid.seen_nn, shared_nn, grid.seen_nn, optimize=True)
     # What is carried is not of that form: x̃_i meets its average at every t ≥ i, with a weight k_t that does not
@@ -278,15 +270,75 @@ def attend(stack: Stack, layer: int, source: Fields, stream: Fields, grid: Grid,
     )
 
 
+def _aggregated(stack: Stack, n: Fields, values: Fields, weights: Weights, grid: Grid) -> tuple[Array, Array, Array]:
+    """Compute variance [n], and covariances [n, n] within a sequence and between two, of the weighted sums of values.
+
+    Of two sequences weights are alike for the positions that their keys have in common: learned ones.
+    """
+    rho_within, rho_cross, cross_n = correlation(n.within_nn, n), correlation(n.cross_nn, n), correlation(n.cross_n, n)
+    # Cosines of the queries of two sequences.
+    queries = rho_cross - np.diag(np.diag(rho_cross) - cross_n)
+    mean_nn = np.outer(weights.mean_n, weights.mean_n)
+    if weights.series_kn is not None:
+        ones = np.ones_like(rho_within)
+        sums = (
+            attention_weights.sigmoid_sum(weights.series_kn, q, apart, same, grid)
+            for q, apart, same in (
+                (ones, (values.within_nn, rho_within), (values.variance_n, ones[0])),
+                (rho_within, (values.within_nn, rho_within), (values.variance_n, ones[0])),
+                (queries, (values.cross_nn, rho_cross), (values.cross_n, cross_n)),
+            )
+        )
+        alone, within, cross = (mean_nn * total for total in sums)
+        return np.diag(alone), within, cross
+    # Centered rows sum to 0: what their keys have in common goes, and of the rest what uniform weights would add.
+    common, centered = (0.0, 1.0) if stack.attention_kernel == "centred" else (1.0, 0.0)
+    apart_nn = attention_weights.common(values.variance_n - np.diag(values.within_nn), grid)
+    summed = common * (grid.seen_nn @ values.within_nn @ grid.seen_nn.T)
+    more_nn = _clustered(values, rho_within, grid) if weights.is_concentrated else apart_nn
+    within = mean_nn * (summed + apart_nn * (1.0 - centered) + more_nn * (weights.boost_nn - 1.0))
+    variance = np.diag(mean_nn * (summed + apart_nn * (1.0 - centered) + more_nn * (weights.boost_n[:, None] - 1.0)))
+    at_same = attention_weights.common(values.cross_n - np.diag(values.cross_nn), grid)
+    cross = mean_nn * common * (grid.seen_nn @ values.cross_nn @ grid.seen_nn.T + at_same)
+    if stack.position_std > 0:
+        # What two keys of one position share beyond two others, of what two keys of one sequence do not.
+        average_nn = grid.seen_nn / grid.reach[:, None]
+        shared = average_nn @ cross_n - np.einsum("ti,ij,tj->t", average_nn, rho_cross, average_nn, optimize=True)
+        unlike = 1.0 - np.einsum("ti,ij,tj->t", average_nn, rho_within, average_nn, optimize=True)
+        alike = np.clip(over(shared, unlike), 0.0, 1.0)
+        boost = attention_weights.boost(weights, queries * np.sqrt(np.outer(alike, alike)), grid)
+        cross = cross + mean_nn * at_same * (boost - 1.0)
+    # The first position of centered attention sees one key: zero, up to rounding on either side.
+    return np.maximum(variance, 0.0), within, cross
+
+
 def _gated_values(stack: Stack, layer: int, n: Fields) -> Fields:
-    """Multiply each value by a sigmoid of its own: pairs of different positions keep less of it than a value alone."""
+    """Multiply each value by a sigmoid of its own: pairs of different positions keep less of it than a value alone.
+
+    Channel j of a value and its gate g_j = Σ_k W_jk v_k hold parts of their own that covary over inputs by a_j v̂ ĝ, v̂
+    and ĝ their standard deviations, with E a² = (1 + (K − 1)/D')/K, 1/D' being the variance of a cosine of two own
+    parts. So a gated value has a mean, a_j v̂ ĝ E[σ'(g)] by Stein's lemma, whose square is of order 1/K and does not
+    average out over keys: to two sequences it adds E a² v̂² ĝ² E[σ'(g)σ'(g')]. Heads share the gate's matrix, so that
+    over seeds this varies more than ``seeds`` says: by a third for 4 heads of 16 dimensions and large gates.
+    """
     std = stack.std("output_gate", layer) * np.sqrt(stack.width * n.variance_n)
-    gate = attention_weights.gate_dual
+    K = stack.query_width // stack.num_heads
+    part_n = over(np.maximum(n.variance_n - n.cross_n, 0.0), n.variance_n)
+    variance_n = over(n.overlap().diagonal().own, part_n**2)
+    mean_n = np.sqrt(n.variance_n * (1 + (K - 1) * np.minimum(variance_n, 1.0)) / K) * part_n * std
+
+    def gated(covariance: Array) -> Array:
+        rho = correlation(covariance, n)
+        left, right = (std, std) if rho.ndim == 1 else (std[:, None], std)
+        square = mean_n**2 if rho.ndim == 1 else np.outer(mean_n, mean_n)
+        mean = square * kernels.dual_derivative("tanh", rho, left / 2, right / 2) / 16
+        return covariance * attention_weights.gate_dual(rho, left, right) + mean
+
     return n._replace(
-        variance_n=n.variance_n * gate(np.ones_like(std), std, std),
-        within_nn=n.within_nn * gate(correlation(n.within_nn, n), std[:, None], std[None, :]),
-        cross_nn=n.cross_nn * gate(correlation(n.cross_nn, n), std[:, None], std[None, :]),
-        cross_n=n.cross_n * gate(correlation(n.cross_n, n), std, std),
+        variance_n=n.variance_n * attention_weights.gate_dual(np.ones_like(std), std, std),
+        within_nn=gated(n.within_nn),
+        cross_nn=gated(n.cross_nn),
+        cross_n=gated(n.cross_n),
     )
 
 

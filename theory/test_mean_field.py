@@ -290,8 +290,13 @@ def test_a_stream_that_vanishes_is_refused() -> None:
 def test_a_gate_of_values_acts_before_they_are_aggregated() -> None:
     """Of two values that are alike in part, what they share is gated by two sigmoids that are alike in part."""
     stds = (("value", (0.125,)), ("output_gate", (0.25,)))
-    stack = Stack(1, 64, mlp=False, vocabulary=2, embedding_std=1.0, value_gate=True, group_stds=stds)
-    told = profile(stack, 2, uniform=True).sublayers[0].aggregated_n[1]
+    # Heads so wide that no channel of a value decides its own gate.
+    stack = Stack(
+        1, 64, query_width=10**6, mlp=False, vocabulary=2, embedding_std=1.0, value_gate=True, group_stds=stds
+    )
+    tokens = profile(stack, 2).layers[0]
+    alike = tokens._replace(pair_cnn=0 * tokens.pair_cnn)
+    told = sublayers.attend(stack, 0, alike, alike, positions.grid(2), uniform=True).aggregated_n[1]
     draws = np.random.default_rng(0).standard_normal((2, 3, 1_000_000)) * math.sqrt(0.5)
     values, gates = draws[:, :2] + draws[:, 2:]
     drawn = np.mean((values / (1 + np.exp(-2 * gates))).mean(axis=0) ** 2)

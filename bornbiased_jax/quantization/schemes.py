@@ -13,7 +13,10 @@ _NAME = re.compile(r"(?:w(?P<weights>\d+))?(?:a(?P<activations>\d+))?(?:kv(?P<ca
 
 
 class Scheme(NamedTuple):
-    """Bits of the blocks' kernels, of what their linear maps read, and of keys and values; None leaves float32."""
+    """Bits of the blocks' kernels, of what their linear maps read, and of keys and values; None leaves float32.
+
+    What a value gate reads is no site of an edit and stays in float32 whatever the scheme.
+    """
 
     weights: int | None = None
     activations: int | None = None
