@@ -20,7 +20,7 @@ from bornbiased_jax.lineage.evidence import (
     COORDINATES,
     MATCHED,
     RAW_NEURONS,
-    SCREEN,
+    SIGN_SCREEN,
     SIGNLESS,
     TOKEN_HEADS,
     TOKEN_NEURONS,
@@ -221,7 +221,7 @@ class ComponentPair:
         """
         terms = [Term(np.square(term.scores_nn)) for term in self.part_terms(self.parts)]
         z = z_of(terms)
-        if not z >= SCREEN:
+        if not z >= SIGN_SCREEN:
             return terms
         base, suspect = self._map_sketches(self._included_kinds, None, limit=_FEW_COORDINATES)
         for name in self.parts:

@@ -24,6 +24,8 @@ from bornbiased_jax.stats.permutations import drawn_sums, moments
 
 SCREEN = 3.0
 """Below this z a cell counts as p = 1 without a bound: valid, and enough for most cells of unrelated models."""
+SIGN_SCREEN = 4.0
+"""From this z on labels are asked for signs: below it no verdict hangs on them, and p keeps its level."""
 # Narrower terms never share permutations: fewer labels have too few orders for a p.
 _SHARED = 24
 # Where labels agree, signs of their own scores show it from this z on: of related models it is over half of z.
@@ -206,7 +208,7 @@ def check_signs(z: float, terms: Sequence[Term], scores: str = "they") -> None:
     Raises:
         EvidenceError: the signs do not agree.
     """
-    if not z >= SCREEN:
+    if not z >= SIGN_SCREEN:
         return
     own_n = np.concatenate([term.own_n for term in terms])
     # Of n labels that all agree the sum over its root of squares is the root of n.

@@ -352,3 +352,12 @@ def test_a_few_heads_of_independent_numbers_seldom_repeat(num_heads):
         report = Repeats("language", "heads", num_heads, 0, counter.z_by_period())
         found += repeated_parts(report) > 0
     assert found <= 8
+
+
+def test_signs_are_asked_only_where_a_verdict_hangs_on_them():
+    """Asked of every cell that chance makes large, they would hold its rate below the level."""
+    terms = [Term(np.diag(np.resize([1.0, -1.0], 64)))]
+    evidence.check_signs(3.9, terms)
+    with pytest.raises(EvidenceError, match="not in sign"):
+        evidence.check_signs(4.0, terms)
+    evidence.check_signs(4.0, [Term(np.eye(64))])
