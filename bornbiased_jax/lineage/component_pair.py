@@ -61,6 +61,8 @@ MatrixCell = tuple[int | None, str]
 _AGREES = 6.0
 # z of coordinates over the tables from which on neurons are matched in them; rotated models have some between −3 and 3.
 _CORRESPONDS = 4.0
+# Products have less power than squares: of a merge that is 30% the base they reach 3, of chance one in 160 reaches this.
+_SIGNED_PRODUCTS = 2.5
 # Coordinates that a matrix of the heat map takes: the first ones, which are exchangeable as all of them are.
 _FEW_COORDINATES = 1024
 # Experts of a block, of which each is held against the one that it is most alike.
@@ -235,7 +237,7 @@ class ComponentPair:
                 scores_DD = first.shape[1] * (unit_rows(first) @ unit_rows(second).T)
                 total_DD += scores_DD
                 squares_DD += np.square(scores_DD)
-            check_signs(z, [Term(np.square(total_DD) - squares_DD)], "different matrices")
+            check_signs(z, [Term(np.square(total_DD) - squares_DD)], "different matrices", _SIGNED_PRODUCTS)
         return terms
 
     def kind_terms(self, kind: str) -> list[Term]:

@@ -194,7 +194,7 @@ def z_of(terms: Sequence[Term]) -> float:
     return total(term.facts for term in terms).z
 
 
-def check_signs(z: float, terms: Sequence[Term], scores: str = "they") -> None:
+def check_signs(z: float, terms: Sequence[Term], scores: str = "they", most: float = _SIGNED) -> None:
     """Refuse labels whose scores with themselves are large, and as often negative as positive.
 
     Zeros at the same places of two models, a mask that both were trained under, make scores of labels of one number
@@ -204,6 +204,7 @@ def check_signs(z: float, terms: Sequence[Term], scores: str = "they") -> None:
         z: of the evidence.
         terms: its own, or others whose scores have the signs.
         scores: what a reader is told of.
+        most: that is asked of any number of labels. A model has many cells, each of which could agree by chance.
 
     Raises:
         EvidenceError: the signs do not agree.
@@ -212,7 +213,7 @@ def check_signs(z: float, terms: Sequence[Term], scores: str = "they") -> None:
         return
     own_n = np.concatenate([term.own_n for term in terms])
     # Of n labels that all agree the sum over its root of squares is the root of n.
-    least = min(z / 2, _SIGNED, math.sqrt(len(own_n)) / 2)
+    least = min(z / 2, most, math.sqrt(len(own_n)) / 2)
     if own_n.any() and float(own_n.sum()) < least * math.sqrt(float(own_n @ own_n)):
         raise EvidenceError(f"{scores} agree in size and not in sign: a common pattern of zeros would do that")
 
