@@ -198,7 +198,8 @@ def check_signs(z: float, terms: Sequence[Term], scores: str = "they", most: flo
     """Refuse labels whose scores with themselves are large, and as often negative as positive.
 
     Zeros at the same places of two models, a mask that both were trained under, make scores of labels of one number
-    larger, and leave their signs to chance. Under any mask the sum over its root of squares is about standard normal.
+    larger, and leave their signs to chance. Under any mask the sum over its root of squares is about standard normal,
+    and so is the sum of signs over its own, in which a few large scores do not outweigh the others.
 
     Args:
         z: of the evidence.
@@ -212,9 +213,12 @@ def check_signs(z: float, terms: Sequence[Term], scores: str = "they", most: flo
     if not z >= SIGN_SCREEN:
         return
     own_n = np.concatenate([term.own_n for term in terms])
-    # Of n labels that all agree the sum over its root of squares is the root of n.
+    # Of n labels that all agree either is the root of n.
     least = min(z / 2, most, math.sqrt(len(own_n)) / 2)
-    if own_n.any() and float(own_n.sum()) < least * math.sqrt(float(own_n @ own_n)):
+    sums = [
+        float(each_n.sum()) / math.sqrt(float(each_n @ each_n)) for each_n in (own_n, np.sign(own_n)) if own_n.any()
+    ]
+    if sums and max(sums) < least:
         raise EvidenceError(f"{scores} agree in size and not in sign: a common pattern of zeros would do that")
 
 
