@@ -61,8 +61,8 @@ MatrixCell = tuple[int | None, str]
 _AGREES = 6.0
 # z of coordinates over the tables from which on neurons are matched in them; rotated models have some between −3 and 3.
 _CORRESPONDS = 4.0
-# Products have less power than squares: of a merge that is 30% the base they reach 3. By chance one of 160 pairs reaches
-# this one.
+# Products have less power than squares: of a merge that is 30% the base they reach 3. By chance one pair in 160 reaches
+# this.
 _SIGNED_PRODUCTS = 2.5
 # Coordinates that a matrix of the heat map takes: the first ones, which are exchangeable as all of them are.
 _FEW_COORDINATES = 1024
