@@ -240,12 +240,13 @@ def shared_repeats(base: Fingerprint, suspect: Fingerprint, component: str, labe
 
 
 def repeated_parts(report: Repeats) -> int:
-    """Return the largest number of parts that are alike, or mirror each other; 0 where nothing repeats.
+    """Return the largest number of parts that are alike, or of neurons that mirror each other; 0 where nothing repeats.
 
     Where labels repeat, scores at other periods repeat too and their z is inflated: a period counts only if its z is
     at least half of the largest. Of a dozen heads, scores at other shifts are too few to tell their variance.
     """
-    sizes = {parts: abs(z) for parts, z in report.z_by_period.items()}
+    can_mirror = report.labels == "neurons"
+    sizes = {parts: abs(z) if can_mirror else z for parts, z in report.z_by_period.items()}
     reached = REPEATING * math.sqrt(max(1.0, _MANY_LABELS / max(1, report.num_labels)))
     least = max(reached, 0.5 * max(sizes.values(), default=0.0))
     return max((parts for parts, size in sizes.items() if size >= least), default=0)
