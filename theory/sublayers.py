@@ -13,6 +13,8 @@ from bornbiased_jax.theory.positions import Grid
 from bornbiased_jax.theory.stack import Stack
 
 MEAN, OWN, SHARED, CARRIED = range(4)
+ROUNDING = 1e-14
+"""Of a variance: less is what rounding leaves of a part that is absent."""
 PARTS = ((MEAN, OWN), (MEAN, SHARED), (OWN, OWN), (OWN, SHARED), (SHARED, SHARED), (CARRIED, CARRIED))
 
 
@@ -42,9 +44,15 @@ class Fields(NamedTuple):
 
     @property
     def kinds_n(self) -> tuple[Array, Array, Array, Array]:
-        """(1/D) E‖·‖² of the mean, own and shared parts at each node, and 0 for what is carried."""
-        shared = np.maximum(np.diag(self.within_nn) - np.diag(self.cross_nn), 0.0)
-        return self.cross_n, np.maximum(self.variance_n - self.cross_n - shared, 0.0), shared, 0.0 * shared
+        """(1/D) E‖·‖² of the mean, own and shared parts at each node, and 0 for what is carried.
+
+        What rounding leaves of a part that is absent counts as 0: others are divided by it.
+        """
+        least = ROUNDING * self.variance_n
+        mean, shared = (
+            np.where(part > least, part, 0.0) for part in (self.cross_n, np.diag(self.within_nn - self.cross_nn))
+        )
+        return mean, np.maximum(self.variance_n - mean - shared, 0.0), shared, 0.0 * shared
 
     def overlap(self) -> finite_width.Overlap:
         """Return how cosines vary over pairs, relative to the variances, [n, n]."""
