@@ -241,9 +241,9 @@ def data_digest(data: str | None) -> str | None:
     lines = []
     for _, source in split_data(data):
         # Of a part of a run, or of a file with options, what lies before the "@".
-        places = [io.user_path(text) for text in (source, source.rpartition("@")[0]) if text]
-        paths = [path for place in list(filter(Path.exists, places))[:1] for path in [place, *io.below(place)]]
-        for path in sorted(paths):
+        places = (io.user_path(text) for text in (source, source.rpartition("@")[0]) if text)
+        place = next(filter(Path.exists, places), None)
+        for path in [] if place is None else sorted([place, *io.below(place)]):
             if path.is_file():
                 lines.append(os.fsencode(path) + f": {io.sha256(path)}\n".encode())
     return hashlib.sha256(b"".join(lines)).hexdigest()[:16] if lines else None

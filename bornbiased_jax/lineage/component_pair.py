@@ -204,18 +204,23 @@ class ComponentPair:
     def part_terms(self, parts: Sequence[str]) -> list[Term]:
         """Return the scores of coordinates, summed over tables and blocks."""
         self._check_repeats("coordinates")
+        is_cut = self._included_kinds < set(self.kinds) or any(block is not None for block, _ in self._skipped)
+        return self._coordinate_terms(*self._part_sketches(parts, by_matrix=is_cut, limit=None))
+
+    def _part_sketches(
+        self, parts: Sequence[str], *, by_matrix: bool, limit: int | None
+    ) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """Pick tables and blocks; blocks matrix by matrix, so that a kind can be left out, or as they are stored."""
         base, suspect = [], []
         for name in parts:
-            is_cut = self._included_kinds < set(self.kinds) or any(block is not None for block, _ in self._skipped)
-            if name == "blocks" and is_cut:
-                # Blocks matrix by matrix, so that a kind can be left out.
-                first, second = self._map_sketches(self._included_kinds, None, limit=None)
+            if name == "blocks" and by_matrix:
+                first, second = self._map_sketches(self._included_kinds, None, limit=limit)
                 base += first
                 suspect += second
             elif name not in self.left_out and (None, name) not in self._skipped:
-                base.append(self.base.coordinates[name])
-                suspect.append(self.suspect.coordinates[name])
-        return self._coordinate_terms(base, suspect)
+                base.append(self.base.coordinates[name][:limit])
+                suspect.append(self.suspect.coordinates[name][:limit])
+        return base, suspect
 
     def _signless_terms(self) -> list[Term]:
         """Return squares of scores, unless those of different matrices have signs of their own.
@@ -226,11 +231,7 @@ class ComponentPair:
         z = z_of(terms)
         if not z >= SIGN_SCREEN:
             return terms
-        base, suspect = self._map_sketches(self._included_kinds, None, limit=_FEW_COORDINATES)
-        for name in self.parts:
-            if name != "blocks" and name not in self.left_out and (None, name) not in self._skipped:
-                base.append(self.base.coordinates[name][:_FEW_COORDINATES])
-                suspect.append(self.suspect.coordinates[name][:_FEW_COORDINATES])
+        base, suspect = self._part_sketches(self.parts, by_matrix=True, limit=_FEW_COORDINATES)
         if len(base) > 1:
             total_DD, squares_DD = (np.zeros((len(base[0]), len(suspect[0])), np.float32) for _ in range(2))
             for first, second in zip(base, suspect, strict=True):

@@ -213,12 +213,11 @@ def check_signs(z: float, terms: Sequence[Term], scores: str = "they", most: flo
     if not z >= SIGN_SCREEN:
         return
     own_n = np.concatenate([term.own_n for term in terms])
+    if not own_n.any():
+        return
     # Of n labels that all agree either is the root of n.
-    least = min(z / 2, most, math.sqrt(len(own_n)) / 2)
-    sums = [
-        float(each_n.sum()) / math.sqrt(float(each_n @ each_n)) for each_n in (own_n, np.sign(own_n)) if own_n.any()
-    ]
-    if sums and max(sums) < least:
+    agreement = max(float(each_n.sum()) / math.sqrt(float(each_n @ each_n)) for each_n in (own_n, np.sign(own_n)))
+    if agreement < min(z / 2, most, math.sqrt(len(own_n)) / 2):
         raise EvidenceError(f"{scores} agree in size and not in sign: a common pattern of zeros would do that")
 
 

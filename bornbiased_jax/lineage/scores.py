@@ -156,13 +156,15 @@ def neuron_terms(
     def term(pair: NeuronPair) -> Term:
         # MLPs of two sizes: the first neurons, which are exchangeable in either model.
         size = min(mlp.stored for mlps in pair.pairs for mlp in mlps)
-        total_nn, is_live_n = np.zeros((size, size), np.float32), np.ones(size, bool)
-        signed_nn = np.zeros((size, size), np.float32)
-        for base, suspect in pair.pairs:
-            scores = neuron_scores(base, suspect, space, shape)
-            total_nn += scores.combined[:size, :size]
-            signed_nn += scores.signed[:size, :size]
-            is_live_n &= scores.is_live_base[:size] & scores.is_live_suspect[:size]
+        scored = (neuron_scores(base, suspect, space, shape) for base, suspect in pair.pairs)
+        # One MLP's scores are not copied: reading wide ones takes as long as making them.
+        first = next(scored)
+        total_nn, signed_nn = first.combined[:size, :size], first.signed[:size, :size]
+        is_live_n = first.is_live_base[:size] & first.is_live_suspect[:size]
+        for scores in scored:
+            total_nn = total_nn + scores.combined[:size, :size]
+            signed_nn = signed_nn + scores.signed[:size, :size]
+            is_live_n = is_live_n & scores.is_live_base[:size] & scores.is_live_suspect[:size]
         period = (periods or {}).get(min(mlp.total for mlp in pair.pairs[0]))
         total_nn, signed_nn = (permuted_labels(each_nn, is_live_n, period) for each_nn in (total_nn, signed_nn))
         return Term(total_nn, pair.block, signed_n=np.diagonal(signed_nn) - signed_nn.mean())
