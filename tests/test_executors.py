@@ -1,4 +1,4 @@
-"""Every engine writes the same files; each runs as its users have it, in processes of its own."""
+"""Every engine writes the same files, in processes of its own."""
 
 import importlib.util
 import json
@@ -42,10 +42,9 @@ ENGINES = {
 
 
 def called(name, place, *further):
-    """The result and the chunks of one call; a probe's as its user has it, with the compiler's own settings."""
+    """The result and the chunks of one call."""
     words, option, part = CALLS[name]
-    environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS" or name != "probe"}
-    environment["PYTHONPATH"] = os.getcwd()
+    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
     command = [sys.executable, "-m", "bornbiased_jax", *words, "--json", "-", "--quiet", option, str(place / "ledger")]
     process = subprocess.run(
         [*command, *further], env=environment, cwd=place, capture_output=True, text=True, timeout=500
