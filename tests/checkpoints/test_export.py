@@ -15,9 +15,10 @@ from bornbiased_jax.checkpoints.export import check_folder
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.folders import MARKER, REPLACED
-from bornbiased_jax.init import init_seed
+from bornbiased_jax.init import init_seed, parameter_shapes
 from bornbiased_jax.model import apply
 from bornbiased_jax.parameters import flatten, unflatten
+from tests.tiers import NIGHTLY
 
 HF = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
 SMALL = dict(num_layers=2, d_model=24, d_ff=20, num_heads=4, vocab_size=31, max_seq_len=40)
@@ -49,14 +50,18 @@ TABLE: list[tuple[str, str, dict]] = [
 
 def everywhere_random(cfg: ModelConfig, seed: int):
     """Weights as after a life: no scale is 1, no bias 0, unless the class of transformers has no such bias."""
-    flat = flatten(init_seed(cfg, seed))
+    flat = flatten(parameter_shapes(cfg))
     draws = np.random.default_rng(seed)
     for path, leaf in flat.items():
         flat[path] = jnp.asarray(path.endswith("scale") + 0.3 * draws.normal(size=leaf.shape), jnp.float32)
     return unflatten(flat)
 
 
-@pytest.fixture(params=TABLE, ids=lambda row: "-".join([row[0], *map(str, row[2])]))
+def _name(row):
+    return "-".join([row[0], *map(str, row[2])])
+
+
+@pytest.fixture(params=TABLE, ids=_name)
 def model(request):
     family, name, changes = request.param
     cfg = preset(name, **{**SMALL, **changes})
@@ -68,7 +73,6 @@ def logits(cfg, params):
     return tokens, np.asarray(jax.jit(functools.partial(apply, cfg))(params, tokens).logits_BTV)
 
 
-@pytest.mark.slow
 def test_a_written_model_comes_back(model, tmp_path):
     family, cfg, params = model
     assert export_hugging_face(cfg, params, tmp_path / "hf") == family
@@ -79,7 +83,9 @@ def test_a_written_model_comes_back(model, tmp_path):
     assert all(path.endswith("bias") and not np.any(np.asarray(flatten(back.params())[path])) for path in extra)
     unlike = dict(init=cfg.init, bias=cfg.bias, qkv_bias=cfg.qkv_bias)
     assert back.cfg.replace(**unlike) == cfg.replace(**_unused_reset(cfg))
-    np.testing.assert_array_equal(logits(cfg, params)[1], logits(back.cfg, back.params())[1])
+    # Else the model is the same by its weights and its configuration.
+    if extra:
+        np.testing.assert_array_equal(logits(cfg, params)[1], logits(back.cfg, back.params())[1])
 
 
 def _unused_reset(cfg):
@@ -87,6 +93,13 @@ def _unused_reset(cfg):
     return {} if cfg.positions == "rope" else dict(rope_theta=ModelConfig().rope_theta)
 
 
+# Where another row has the same class, one of them is for the night.
+@pytest.mark.parametrize(
+    "model",
+    [pytest.param(row, marks=NIGHTLY if index in (0, 2, 4, 6, 8) else ()) for index, row in enumerate(TABLE)],
+    indirect=True,
+    ids=map(_name, TABLE),
+)
 def test_transformers_computes_the_same_logits(model, tmp_path):
     pytest.importorskip("torch", exc_type=ImportError)
     pytest.importorskip("transformers", exc_type=ImportError)
@@ -102,17 +115,12 @@ def test_transformers_computes_the_same_logits(model, tmp_path):
 
 @pytest.mark.parametrize("name", sorted(path.name for path in HF.iterdir()))
 def test_models_of_transformers_survive_the_round_trip(name, tmp_path):
+    """The configuration too, with its keys in the order of transformers."""
     before = open_checkpoint(HF / name)
     export_hugging_face(before.cfg, before.params(), tmp_path / "hf")
     after = open_checkpoint(tmp_path / "hf")
     assert after.cfg == before.cfg
     assert after.digest() == before.digest()
-
-
-@pytest.mark.parametrize("name", sorted(path.name for path in HF.iterdir()))
-def test_config_json_has_its_keys_in_the_order_of_transformers(name, tmp_path):
-    model = open_checkpoint(HF / name)
-    export_hugging_face(model.cfg, model.params(), tmp_path / "hf", context=16)
     for folder in (HF / name, tmp_path / "hf"):
         text = (folder / "config.json").read_text()
         assert text == json.dumps(json.loads(text), indent=2, sort_keys=True) + "\n"

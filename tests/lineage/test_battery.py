@@ -78,12 +78,13 @@ def z_of(verdict, evidence):
     [
         ("noise:1", TOKEN_NEURONS, 40),
         pytest.param(*("rotate:7 noise:0.1", TOKEN_NEURONS, 100), marks=NIGHTLY),
-        ("rotate:7 rescale:3 heads:9 insert-layer:1", TOKEN_NEURONS, 100),
+        # What EVERYTHING below has too.
+        pytest.param(*("rotate:7 rescale:3 heads:9 insert-layer:1", TOKEN_NEURONS, 100), marks=NIGHTLY),
         pytest.param(*("repeat-layers:2-3", TOKEN_NEURONS, 100), marks=NIGHTLY),
-        ("drop-layers:2 resize-vocab:300 rotate:7", TOKEN_NEURONS, 60),
-        ("round:4", TOKEN_NEURONS, 100),
+        pytest.param(*("drop-layers:2 resize-vocab:300 rotate:7", TOKEN_NEURONS, 60), marks=NIGHTLY),
+        pytest.param(*("round:4", TOKEN_NEURONS, 100), marks=NIGHTLY),
         pytest.param(*("prune:0.5", TOKEN_NEURONS, 100), marks=NIGHTLY),
-        ("merge:" + reference(2) + ":0.5", TOKEN_NEURONS, 40),
+        pytest.param(*("merge:" + reference(2) + ":0.5", TOKEN_NEURONS, 40), marks=NIGHTLY),
         ("negate:7", SIGNLESS, 40),
         pytest.param(*("permute:7", SIGNLESS, 40), marks=NIGHTLY),
     ],
@@ -150,7 +151,7 @@ def test_permuted_neurons_of_the_width_of_a_7b_model_are_matched_from_checkpoint
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", nightly_except(["gpt2", "qwen3", "neox", "mixtral"], "qwen3", "neox"))
+@pytest.mark.parametrize("family", nightly_except(["gpt2", "qwen3", "neox", "mixtral"], "neox"))
 def test_rotated_copies_of_every_family_are_found(family):
     rotated = changed(1, "rotate:7 noise:0.1", family)
     assert auto_verdict(untrained(1, family), rotated, QUICK).verdict == "same-lineage"
@@ -407,7 +408,10 @@ def test_rotated_models_without_mlps_are_found_whatever_blocks_they_lack(changes
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("structure", ["identity", "shifted", "reversed", "hadamard", "cosine"])
+@pytest.mark.parametrize(
+    "structure",
+    nightly_except(["identity", "shifted", "reversed", "hadamard", "cosine"], "shifted", "hadamard", "cosine"),
+)
 def test_structure_that_a_formula_decided_is_left_out(structure):
     """Two unrelated models whose value and output matrices begin alike; a real relation is found beside it."""
     rows = np.arange(64)
@@ -437,7 +441,9 @@ def test_structure_that_a_formula_decided_is_left_out(structure):
     assert auto_verdict(prints[0], of_params(cfg, models.unflatten(tuned)), QUICK).verdict == "same-lineage"
 
 
-@pytest.mark.parametrize("kinds", [("gate", "up", "down"), ("gate",), ("up", "down"), ("query", "key")])
+@pytest.mark.parametrize(
+    "kinds", [("gate", "up", "down"), ("gate",), pytest.param(("up", "down"), marks=NIGHTLY), ("query", "key")]
+)
 def test_structure_in_neurons_and_heads_is_left_out_of_their_evidence(kinds):
     """Two unrelated models in which these matrices begin near the identity; a copy is found by what is left."""
     pair = []

@@ -13,13 +13,12 @@ from tests.lineage.descendants import config, descend, reader
 
 BY_BLOCK = {
     "gpt2": config("gpt2-tiny", num_layers=3, d_model=48, d_ff=64, positions="learned"),
-    "llama": config(num_layers=3, d_model=48, d_ff=64),
-    # What differs from block to block, and what happens at the embedding and at the head.
-    "local attention": config(num_layers=3, d_model=48, d_ff=64, window=2, attention_pattern="gl"),
+    # What differs from block to block: windows and rotation.
+    "patterns": config(num_layers=3, d_model=48, d_ff=64, window=2, attention_pattern="gl", rope_pattern="rnr"),
+    # What happens at the embedding, after each sublayer and at the head.
     "scaled": config(
         num_layers=3, d_model=48, d_ff=64, embedding_scale=7.0, logit_softcap=0.5, residual_scale=0.4, logit_scale=3.0
     ),
-    "not rotated": config(num_layers=3, d_model=48, d_ff=64, rope_pattern="rnr"),
     "one norm": config(num_layers=3, d_model=48, d_ff=64, parallel_residual=True, shared_norm=True),
 }
 

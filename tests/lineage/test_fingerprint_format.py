@@ -36,6 +36,7 @@ from bornbiased_jax.parameters import flatten, unflatten
 from tests.fixtures.gguf_files import convert
 from tests.lineage.descendants import descend
 from tests.lineage.fingerprinted import CONFIGS, HEAD_NORMS, Model, edited, model, sketched, source
+from tests.tiers import nightly_except
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -187,7 +188,7 @@ ROUNDED = {"shards of bfloat16": ("bfloat16", 0.012), "Q8_0": ("Q8_0", 0.025), "
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["float32", *ROUNDED])
+@pytest.mark.parametrize("form", nightly_except(["float32", *ROUNDED], "shards of bfloat16", "Q8_0"))
 def test_fingerprints_of_one_model_in_several_types_differ_by_what_rounding_gives(float_model, tmp_path, form):
     base = fingerprint(float_model)
     if form == "float32":

@@ -182,8 +182,8 @@ CELLS += [("gpt_oss", "MXFP4"), ("llama4", "float8 of fbgemm")]
     ("name", "form"),
     nightly_except(
         CELLS,
-        *(("llama", form) for form in FORMS),
-        *(("phi3", "GPTQ"), ("qwen3_moe", "float8"), ("deepseek_v3", "bfloat16"), ("llava", "float8")),
+        *(("llama", form) for form in FORMS if form != "float8"),
+        *(("phi3", "GPTQ"), ("qwen3_moe", "float8"), ("deepseek_v3", "bfloat16")),
     ),
 )
 def test_forms_of_storage_of_one_model_are_one_lineage(tmp_path, name, form):
@@ -237,41 +237,6 @@ def test_internlm2_is_compared_with_its_kin_and_with_a_llama_of_the_same_weights
     assert trace(llama, other, num_permutations=FEW).verdict == "unrelated"
 
 
-def _write_internlm2_form(form, base, place):
-    if form not in ("bfloat16", "shards"):
-        return _write_form(form, "internlm2", base, place)
-    shutil.copytree(base, place)
-    tensors = _tensors(base)
-    if form == "bfloat16":
-        rounded = {name: array.astype(ml_dtypes.bfloat16) for name, array in tensors.items()}
-        safetensors.numpy.save_file(rounded, place / "model.safetensors", {"format": "pt"})
-        return place
-    (place / "model.safetensors").unlink()
-    shards = [f"model-{number:05}-of-00003.safetensors" for number in (1, 2, 3)]
-    places = {name: shards[number % 3] for number, name in enumerate(tensors)}
-    for shard in shards:
-        held = {name: array for name, array in tensors.items() if places[name] == shard}
-        safetensors.numpy.save_file(held, place / shard, {"format": "pt"})
-    (place / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
-    return place
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("form", nightly_except(FORMS, "GPTQ"))
-def test_forms_of_storage_of_internlm2_are_one_lineage(tmp_path, form):
-    base, other = (
-        _as_internlm2(_write("llama", tmp_path / f"llama {seed}", seed), tmp_path / str(seed)) for seed in (1, 2)
-    )
-    rounded, of_other = (
-        _write_internlm2_form(form, folder, tmp_path / f"{form} of {folder.name}") for folder in (base, other)
-    )
-    assert _largest_change(base, rounded) <= ROUNDING.get(form, 0)
-    verdict = trace(base, rounded, num_permutations=FEW)
-    assert verdict.verdict == "same-lineage" and verdict.log10_p < -300
-    assert verdict.detail["identity"] == IDENTITY.get(form)
-    assert trace(base, of_other, num_permutations=FEW).verdict == "unrelated"
-
-
 def _with_tensors(folder, place, tensors, **settings):
     """Write a model of the folder's configuration, but for these settings, and other tensors."""
     shutil.copytree(folder, place)
@@ -292,7 +257,7 @@ NOT_RUN = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", NOT_RUN)
+@pytest.mark.parametrize("kind", nightly_except(NOT_RUN, "yarn", "crfm"))
 def test_settings_that_are_not_run_are_no_reason_not_to_compare_weights(tmp_path, kind):
     name, settings = NOT_RUN[kind]
     plain, unrelated = (_write(name, tmp_path / f"plain {seed}", seed) for seed in (1, 2))
@@ -325,7 +290,7 @@ GGUF_FORMS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", GGUF_FORMS)
+@pytest.mark.parametrize("kind", nightly_except(GGUF_FORMS, "Q8_0", "Q4_K_M"))
 def test_gguf_files_are_called_as_equal_as_they_are(tmp_path, kind):
     # Rows of whole blocks of 256.
     base, other = (_write("llama", tmp_path / str(seed), seed, scale=8) for seed in (1, 2))
@@ -335,27 +300,7 @@ def test_gguf_files_are_called_as_equal_as_they_are(tmp_path, kind):
     assert verdict.detail["identity"] == {"F32": "tensors", "Q4_K_M": None}.get(kind, "rounded")
     assert re.match(GGUF_FORMS[kind], verdict.reason)
     assert not re.search("settings differ|same function|exact copy", verdict.reason)
-    assert trace(base, paths[1], num_permutations=FEW).verdict == "unrelated"
     assert trace(*paths, num_permutations=FEW).verdict == "unrelated"
-
-
-@pytest.mark.slow
-def test_a_few_small_steps_of_adamw_leave_nearly_equal_weights(tmp_path):
-    base = _write("llama", tmp_path / "base", 1)
-    model = auto_class("llama").from_pretrained(base)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=4e-6)
-    for step in range(5):
-        tokens_BT = torch.randint(1, 256, (4, 32), generator=torch.Generator().manual_seed(step))
-        model(input_ids=tokens_BT, labels=tokens_BT).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    model.save_pretrained(tmp_path / "tuned")
-    verdict = trace(base, tmp_path / "tuned", num_permutations=FEW)
-    assert verdict.verdict == "same-lineage" and verdict.detail["identity"] is None
-    # Five steps of 4e-6 each, of weights whose standard deviation is 0.02.
-    assert re.match(
-        r"the weights are nearly equal \(largest difference 0\.00(09|1)\d* of .*; the two models share", verdict.reason
-    )
 
 
 def _folded(tensors, *, is_final_bias_folded):

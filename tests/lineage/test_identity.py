@@ -134,6 +134,7 @@ def test_a_file_in_another_layout_is_the_same_model(tmp_path):
     assert verdict.detail["identical_weights"] is verdict.detail["identical_outputs"] is False
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize(("copy", "moved", "identical"), [("relayout", 35, 12), ("transpose", 26, 21)])
 def test_relaid_out_copies_of_a_real_model(reference_model, copy, moved, identical):

@@ -20,6 +20,7 @@ from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.weights_verdict import auto_verdict
 from tests.lineage.fingerprinted import Labeled
 from tests.lineage.test_battery import QUICK, decided_by, drawn, of_params, z_of
+from tests.tiers import nightly_except
 
 # Half of a weight's standard deviation.
 NOISE = 0.01
@@ -152,9 +153,7 @@ RECIPES = {
 DAILY = ("abliterate", "repeat blocks", "clone the width", "rotate stream and heads")
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in DAILY else pytest.mark.slow) for name in RECIPES]
-)
+@pytest.mark.parametrize("name", nightly_except(RECIPES, *DAILY))
 def test_descendants_are_found_and_the_recipe_makes_no_relation(name):
     recipe, evidence, least = RECIPES[name]
     base = printed(*drawn(1))

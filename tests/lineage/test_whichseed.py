@@ -23,6 +23,7 @@ from bornbiased_jax.lineage.seed_search import SearchOptions
 from bornbiased_jax.lineage.weights_verdict import single_verdict
 from bornbiased_jax.parameters import flatten, parameter_table, unflatten
 from tests.fixtures.engines import PicklingExecutor, elsewhere
+from tests.tiers import nightly_except
 
 SMALL = dict(num_layers=2, num_heads=2, d_model=32, d_ff=64, vocab_size=64)
 CFG = preset("llama-tiny", **SMALL)
@@ -51,7 +52,7 @@ def test_matrices_that_the_suspect_lacks_are_refused(own, searched, path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["llama-tiny", "gpt2-tiny", "qwen-tiny"])
+@pytest.mark.parametrize("name", nightly_except(["llama-tiny", "gpt2-tiny", "qwen-tiny"], "qwen-tiny"))
 def test_drawn_entries_equal_initial_weights(name):
     cfg = preset(name, **SMALL)
     places = seed_search.decision_places(cfg)
@@ -80,7 +81,7 @@ def test_a_large_matrix_is_drawn_from_its_beginning_too():
 @pytest.mark.slow
 def test_seed_of_descendant_identified_with_runner_up():
     suspect = drifted(initialization(77), initialization(5_000), 0.9)
-    result = which_seed(CFG, suspect, range(0, 300))
+    result = which_seed(CFG, suspect, range(64, 96))
     assert result.seed == 77 and result.best.log10_p < -10
     assert result.confirmed.verdict == "same-lineage" and result.confirmed.log10_p < -4
     assert result.runner_up.seed != 77 and result.runner_up.log10_p == 0.0
@@ -98,7 +99,7 @@ def test_the_scheme_of_the_initialization_does_not_matter():
 
 @pytest.mark.slow
 def test_unrelated_models_are_not_found_and_changed_coordinates_are_said():
-    assert which_seed(CFG, initialization(9_999), range(0, 500)).seed is None
+    assert which_seed(CFG, initialization(9_999), range(64, 96)).seed is None
     negated = jax.tree.map(lambda leaf: np.asarray(leaf) * (1 - 2 * (np.arange(leaf.shape[-1]) % 2)), initialization(7))
     result = which_seed(CFG, negated, range(0, 20))
     assert result.seed is None and "rotated or negated" in result.reason

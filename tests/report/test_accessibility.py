@@ -5,7 +5,6 @@ import html
 import importlib.util
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from bornbiased_jax.report import figures, page
 from bornbiased_jax.report.tables import Panel
 from bornbiased_jax.results.lineage_reports import Audit
 from bornbiased_jax.results.page import draw
+from tests.report.screenshots import WIDTHS, browser
 from tests.report.test_page import section  # noqa: F401
 
 AUDITED = {
@@ -42,12 +42,19 @@ AUDITED = {
 }
 SITE = Path(__file__).resolve().parents[2] / "out" / "site"
 # Chromium's windows are no narrower than 500 pixels; a frame is as narrow as it is told.
-FRAME = """<!DOCTYPE html><html lang="en"><head><title>frame</title></head><body style="margin:0">
+FRAMES = """<!DOCTYPE html><html lang="en"><head><title>frames</title></head><body style="margin:0">
 <pre id="found"></pre><script>
-addEventListener("message", event => {{ document.getElementById("found").textContent = event.data }});
-</script><iframe title="page" style="border:0;width:{width}px;height:2000px" srcdoc="{page}"></iframe></body></html>"""
+const found = [];
+addEventListener("message", event => {{
+  const frames = [...document.querySelectorAll("iframe")].map(frame => frame.contentWindow);
+  found[frames.indexOf(event.source)] = event.data;
+  if (found.filter(Boolean).length == frames.length)
+    document.getElementById("found").textContent = JSON.stringify(found);
+}});
+</script>{frames}</body></html>"""
+FRAME = '<iframe title="page" style="border:0;width:{width}px;height:2000px" srcdoc="{page}"></iframe>'
 ASKS = """<script>{axe}</script><script>
-addEventListener("load", () => axe.run(document).then(found => parent.postMessage(JSON.stringify({{
+addEventListener("load", () => axe.run(document).then(found => parent.postMessage({{
   dark: matchMedia("(prefers-color-scheme: dark)").matches,
   passes: found.passes.length,
   excess: document.documentElement.scrollWidth - innerWidth,
@@ -58,16 +65,16 @@ addEventListener("load", () => axe.run(document).then(found => parent.postMessag
   hidden: [...document.querySelectorAll("figure .scroll")].filter(
     box => box.scrollWidth > box.clientWidth && box.tabIndex < 0).length,
   violations: found.violations.map(row => [row.id, row.nodes.map(node => node.html.slice(0, 160))]),
-}}), "*")));
+}}, "*")));
 </script></body>"""
 
 
 @pytest.fixture(scope="module")
 def chromium():
-    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if browser is None:
+    path = browser()
+    if path is None:
         pytest.skip("Chromium is absent")
-    return browser
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -93,13 +100,13 @@ def pages(section):  # noqa: F811
     return {"experiment": page.render("A page", "Its standfirst.", [full]), "audit": draw(Audit(AUDITED), "models")}
 
 
-def looked_at(chromium, text, folder, width, dark, axe):
-    """Return the findings of axe and of the layout for a page at a width."""
-    requests = text.replace("</body>", ASKS.format(axe=axe.replace("</script", "<\\/script")))
-    path = folder / "frame.html"
-    path.write_text(FRAME.format(width=width, page=html.escape(requests)))
+def answers(chromium, pages, folder, dark=False):
+    """Return what each page, in a frame of its width, posts to its parent."""
+    frames = "".join(FRAME.format(width=width, page=html.escape(text)) for text, width in pages)
+    path = folder / "frames.html"
+    path.write_text(FRAMES.format(frames=frames))
     process = subprocess.run(
-        [chromium, "--headless", "--no-sandbox", "--disable-gpu", f"--window-size={max(width, 500)},2000",
+        [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--window-size=1280,2000",
          f"--blink-settings=preferredColorScheme={0 if dark else 1}", "--virtual-time-budget=60000",
          f"--user-data-dir={folder / 'profile'}", "--dump-dom", path.as_uri()],
         capture_output=True, text=True, timeout=240,
@@ -109,37 +116,45 @@ def looked_at(chromium, text, folder, width, dark, axe):
     return json.loads(html.unescape(match[1]))
 
 
+def looked_at(chromium, pages, folder, dark, axe):
+    """Return the findings of axe and of the layout for each page at its width."""
+    asks = ASKS.format(axe=axe.replace("</script", "<\\/script"))
+    pages = [(text.replace("</body>", asks), width) for text, width in pages]
+    return answers(chromium, pages, folder, dark)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", [390, 768, 1280])
-def test_axe_finds_nothing_and_nothing_runs_off_the_page(chromium, axe, section, tmp_path, width, dark):  # noqa: F811
-    for name, text in pages(section).items():
-        report = looked_at(chromium, text, tmp_path, width, dark, axe)
-        assert report["dark"] is dark and report["passes"] > 10, name
-        assert not report["violations"], (name, report["violations"])
-        assert report["excess"] <= 0, (name, report["excess"])
+def test_axe_finds_nothing_and_nothing_runs_off_the_page(chromium, axe, section, tmp_path, dark):  # noqa: F811
+    cells = [(name, text, width) for name, text in pages(section).items() for width in WIDTHS]
+    reports = looked_at(chromium, [cell[1:] for cell in cells], tmp_path, dark, axe)
+    for (name, _, width), report in zip(cells, reports, strict=True):
+        assert report["dark"] is dark and report["passes"] > 10, (name, width)
+        assert not report["violations"], (name, width, report["violations"])
+        assert report["excess"] <= 0, (name, width, report["excess"])
         # A figure scrolls, by the keyboard too, before its letters become too small to read; an audit has none.
-        assert report["hidden"] == 0 and (report["letters"] is None or report["letters"] > 9), (name, report["letters"])
+        assert report["hidden"] == 0, (name, width)
+        assert report["letters"] is None or report["letters"] > 9, (name, width, report["letters"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", [390, 768, 1280])
 @pytest.mark.parametrize("page", ["quickstart.html", "results/claims.html"])
-def test_axe_finds_nothing_on_the_site(chromium, axe, tmp_path, page, width, dark):
+def test_axe_finds_nothing_on_the_site(chromium, axe, tmp_path, page, dark):
     path = SITE / page
     if not path.is_file():
         pytest.skip("the site is not built: make docs")
     # What the page loads lies next to it, not next to the frame.
     text = path.read_text().replace("<head>", f'<head><base href="{path.as_uri()}">', 1)
-    report = looked_at(chromium, text, tmp_path, width, dark, axe)
-    assert report["dark"] is dark and report["passes"] > 10
-    assert not report["violations"], report["violations"]
-    assert report["excess"] <= 0
+    for report in looked_at(chromium, [(text, width) for width in WIDTHS], tmp_path, dark, axe):
+        assert report["dark"] is dark and report["passes"] > 10
+        assert not report["violations"], report["violations"]
+        assert report["excess"] <= 0
 
 
 @pytest.mark.slow
 def test_a_fault_of_the_page_is_found(chromium, axe, section, tmp_path):  # noqa: F811
-    broken = pages(section)["audit"].replace("<h1>", '<img src="data:,"><h1 style="width:3000px">')
-    report = looked_at(chromium, broken, tmp_path, 390, False, axe)
+    sound = pages(section)["audit"]
+    broken = sound.replace("<h1>", '<img src="data:,"><h1 style="width:3000px">')
+    _, report = looked_at(chromium, [(sound, 390), (broken, 390)], tmp_path, False, axe)
     assert "image-alt" in {rule for rule, _ in report["violations"]} and report["excess"] > 0

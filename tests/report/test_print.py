@@ -1,7 +1,6 @@
 """A verdict's page on paper: headless Chromium prints it on A4, nothing is wider than a page, and no table is cut."""
 
 import html
-import json
 import re
 import shutil
 import subprocess
@@ -14,27 +13,19 @@ from bornbiased_jax.lineage.trace import trace
 from bornbiased_jax.results.page import draw
 from bornbiased_jax.results.verdicts import Lineage
 from tests.lineage.descendants import config, descend, reader
-from tests.report.screenshots import browser
-from tests.report.test_accessibility import FRAME
+from tests.report.test_accessibility import answers
+from tests.report.test_accessibility import chromium as browser  # noqa: F401
 
 # A4 in points, and the width between margins of 14 mm in pixels of CSS.
 PAPER, BETWEEN_MARGINS = (595, 842), 687
 ASKS = """<script>
-addEventListener("load", () => parent.postMessage(JSON.stringify([...document.querySelectorAll("body *")].filter(
-  element => element.getBoundingClientRect().right > innerWidth + 1).map(element => element.outerHTML.slice(0, 80))),
+addEventListener("load", () => parent.postMessage([...document.querySelectorAll("body *")].filter(
+  element => element.getBoundingClientRect().right > innerWidth + 1).map(element => element.outerHTML.slice(0, 80)),
 "*"));
 </script></body>"""
 
 
-@pytest.fixture(scope="module")
-def chromium():
-    path = browser()
-    if path is None:
-        pytest.skip("Chromium is absent")
-    return path
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture
 def pages(tmp_path_factory):
     """The page of two folders with all its tables, and that of a run followed through its steps."""
     folder = tmp_path_factory.mktemp("models_with_a_long_name_as_folders_of_published_models_have")
@@ -65,19 +56,10 @@ def printed(chromium, text, folder):
     return folder / "page.pdf"
 
 
-def too_wide(chromium, text, folder):
-    """Elements that end beyond the paper's margin, laid out by the rules of print at the width of a page."""
-    requests = text.replace("@media print", "@media all").replace("</body>", ASKS)
-    (folder / "frame.html").write_text(FRAME.format(width=BETWEEN_MARGINS, page=html.escape(requests)))
-    process = subprocess.run(
-        [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--window-size=1000,2000",
-         "--virtual-time-budget=20000", f"--user-data-dir={folder / 'profile'}", "--dump-dom",
-         (folder / "frame.html").as_uri()],
-        capture_output=True, text=True, timeout=240,
-    )  # fmt: skip
-    match = re.search(r'<pre id="found">(.*?)</pre>', process.stdout, re.DOTALL)
-    assert match is not None and match[1], process.stderr[-500:]
-    return json.loads(html.unescape(match[1]))
+def too_wide(chromium, texts, folder):
+    """Elements of each page that end beyond the paper's margin, by the rules of print at the width of a page."""
+    requests = [text.replace("@media print", "@media all").replace("</body>", ASKS) for text in texts]
+    return answers(chromium, [(text, BETWEEN_MARGINS) for text in requests], folder)
 
 
 def cells(text):
@@ -92,13 +74,7 @@ def squeezed(text):
     return re.sub(r"[\s\u00ad\u2010-]", "", text)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["two folders", "by step"])
-def test_a_verdict_is_printed_whole_on_a4(chromium, pages, tmp_path, name):
-    assert too_wide(chromium, pages[name], tmp_path) == []
-    path = printed(chromium, pages[name], tmp_path)
-    if not all(map(shutil.which, ("pdftotext", "pdfinfo"))):
-        pytest.skip("poppler is absent")
+def look_at_print(path, page):
     size = subprocess.run(["pdfinfo", path], capture_output=True, text=True, check=True).stdout
     width, height = map(float, re.search(r"Page size: +([\d.]+) x ([\d.]+) pts", size).groups())
     assert (round(width), round(height)) == PAPER
@@ -111,12 +87,17 @@ def test_a_verdict_is_printed_whole_on_a4(chromium, pages, tmp_path, name):
     assert min(top for _, top, _, _ in corners) > 30 and max(bottom for *_, bottom in corners) < PAPER[1] - 30
     # Every cell of every table is there, its last column too.
     text = squeezed(subprocess.run(["pdftotext", "-raw", path, "-"], capture_output=True, text=True, check=True).stdout)
-    tables = cells(pages[name])
+    tables = cells(page)
     words = {squeezed(word) for cell in tables for word in cell.split()}
     assert len(tables) > 100 and sorted(word for word in words if word not in text) == []
 
 
 @pytest.mark.slow
-def test_an_element_beyond_the_margin_is_found(chromium, pages, tmp_path):
+def test_verdicts_are_printed_whole_on_a4(browser, pages, tmp_path):  # noqa: F811
     broken = pages["two folders"].replace("<h1>", '<h1 style="width:3000px">')
-    assert [element[:3] for element in too_wide(chromium, broken, tmp_path)] == ["<h1"]
+    *sound, beyond = too_wide(browser, [*pages.values(), broken], tmp_path)
+    assert sound == [[], []] and [element[:3] for element in beyond] == ["<h1"]
+    if not all(map(shutil.which, ("pdftotext", "pdfinfo"))):
+        pytest.skip("poppler is absent")
+    for text in pages.values():
+        look_at_print(printed(browser, text, tmp_path), text)

@@ -8,6 +8,7 @@ from PIL import Image
 from bornbiased_jax.report import page
 from tests.report import screenshots
 from tests.report.test_page import section  # noqa: F401
+from tests.tiers import nightly_except
 
 
 def corner(image):
@@ -32,7 +33,7 @@ def test_a_screenshot_is_small_and_shows_its_scheme(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("dark", nightly_except([False, True], True))
 def test_a_screenshot_is_made_again(section, dark):  # noqa: F811
     chromium = screenshots.browser()
     if chromium is None:

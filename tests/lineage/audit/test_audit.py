@@ -19,13 +19,14 @@ from bornbiased_jax.lineage.audit.summary import moments_of
 from bornbiased_jax.parameters import unflatten
 from tests.fixtures.gguf_files import convert
 from tests.fixtures.suites import CFG, drifted, initialization, kinds, only, trajectory, write, write_suite
+from tests.tiers import nightly_except
 
 STEPS = (0, 100, 200, 300)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seeds", [(1, 2), (7,)])
-def test_a_clean_suite_is_clean(seeds, tmp_path):
+def test_a_clean_suite_is_clean(tmp_path):
+    seeds = 1, 2
     write_suite(tmp_path, seeds, steps=STEPS)
     report = audit_folder(tmp_path)
     assert report["clean"] and report["findings"] == []
@@ -44,11 +45,10 @@ def test_clean_suites_are_clean(tmp_path):
     for number in range(6):
         cfg = CFG.replace(**changes[number % 3])
         place = tmp_path / str(number)
-        for seed in (3 * number, 3 * number + 1, 3 * number + 2)[: 2 + number % 2]:
-            for step, flat in trajectory(seed, cfg=cfg, steps=STEPS[: 3 + number % 2]).items():
+        for seed in (2 * number, 2 * number + 1):
+            for step, flat in trajectory(seed, cfg=cfg, steps=STEPS[:3]).items():
                 write(place, f"seed{seed}-step{step}", flat, cfg)
-        report = audit_folder(place)
-        wrong += [finding for finding in report["findings"]]
+        wrong += audit_folder(place)["findings"]
     assert not wrong
 
 
@@ -80,7 +80,7 @@ def test_equal_but_for_signed_zeros_or_the_number_format(how, tmp_path):
     assert "duplicate" not in kinds(report) and not report["clean"]
 
 
-@pytest.mark.parametrize("kind", ["F16", "BF16"])
+@pytest.mark.parametrize("kind", nightly_except(["F16", "BF16"], "BF16"))
 def test_a_gguf_file_in_half_precision_holds_the_same_numbers_once_rounded(kind, tmp_path):
     runs = write_suite(tmp_path / "suite", (1,), steps=STEPS[:2])
     assert runs
