@@ -62,15 +62,17 @@ def half(monkeypatch):
     monkeypatch.setitem(PRECISIONS, "half", jax.lax.DotAlgorithmPreset.F16_F16_F16)
 
 
-def test_the_precision_of_a_probe_reaches_its_products(half, tmp_path):
+@pytest.mark.slow
+def test_the_precision_of_a_probe_reaches_its_products_and_its_store(half, tmp_path):
     inputs = random_tokens(64, 8, CFG.vocab_size)
     exact, *others = (
         next(probe(untrained(CFG), [42], inputs, ProbeOptions(precision=name), resume=resume))
-        for name, resume in (("highest", None), ("half", None), ("half", tmp_path))
+        for name, resume in (("highest", tmp_path), ("half", None), ("half", tmp_path))
     )
     for other in others:
         curves = [np.asarray(row["contraction"]["inter_cosine_by_layer"]) for row in (exact, other)]
         assert 1e-6 < np.abs(curves[0] - curves[1]).max() < 1e-2
+    assert len(list(tmp_path.rglob("seed42-*.npz"))) == 2
 
 
 def test_the_precision_of_outputs_reaches_their_products(half):
@@ -94,14 +96,6 @@ def test_the_precision_of_an_experiment_reaches_its_products_and_its_record(half
         group = record["result"]["groups"][0]
         results.append(group["records"] if name == "finding2" else group["pairs"])
     assert results[0] == results[1] != results[2]
-
-
-@pytest.mark.slow
-def test_a_store_keeps_precisions_apart(tmp_path):
-    inputs = random_tokens(16, 4, CFG.vocab_size)
-    for name in ("highest", "bf16x3"):
-        list(probe(untrained(CFG), [42], inputs, ProbeOptions(precision=name), resume=tmp_path))
-    assert len(list(tmp_path.rglob("seed42-*.npz"))) == 2
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="a GPU has them")
