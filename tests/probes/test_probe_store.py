@@ -76,7 +76,7 @@ def test_killed_probe_resumes(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("inputs", INPUTS)
+@pytest.mark.parametrize("inputs", nightly_except(INPUTS, "gaussian", "text"))
 def test_ranges_of_inputs_add_up(tmp_path, inputs):
     """To float32's rounding of sums over 50 unit vectors; what is counted agrees exactly.
 
