@@ -16,8 +16,8 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.generation import generate
 from bornbiased_jax.evaluation.parity import parity
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.model import apply
 from bornbiased_jax.results.run_reports import Parity
+from tests.model.forward import apply
 from tests.tiers import nightly_except
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"

@@ -18,13 +18,9 @@ from bornbiased_jax.model.layers import BlockContext
 from bornbiased_jax.model.loss import loss_sum
 from bornbiased_jax.model.model import CAPTURABLE, Block
 from bornbiased_jax.parameters import count_parameters, flatten
+from tests.model.forward import apply
 from tests.tiers import nightly_except
 
-# Compiled once per configuration and shape; a bare call would compile its scan every time. Programs this small are
-# compiled for much longer than they run.
-FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-STATIC = ("positions", "logits", "capture")
-apply = jax.jit(eager_apply, static_argnums=0, static_argnames=STATIC, compiler_options=FAST)
 SMALL = dict(num_layers=3, d_model=32, vocab_size=61, d_ff=40, max_seq_len=24)
 CASES = {
     **{name: PRESETS[name].replace(**SMALL, num_heads=4) for name in PRESETS if name.endswith("-tiny")},
@@ -110,7 +106,7 @@ def test_last_position_alone_equals_the_last_of_all(case):
 def test_the_scan_equals_a_loop_over_blocks(case):
     cfg, params, tokens = case
     out = run(cfg, params, tokens)
-    stream, block = out.embedded_BTD, jax.jit(Block(cfg).apply, compiler_options=FAST)
+    stream, block = out.embedded_BTD, jax.jit(Block(cfg).apply)
     for layer in range(cfg.num_layers):
         weights = jax.tree.map(lambda leaf, layer=layer: leaf[layer], params["blocks"])
         stream, *_ = block({"params": weights}, stream, BlockContext(jnp.arange(12), layer=jnp.asarray(layer)))
@@ -143,7 +139,7 @@ def test_rematerialization_changes_nothing():
     def loss(params, remat):
         return jnp.mean(jnp.square(eager_apply(cfg, params, tokens, options=ForwardOptions(remat=remat)).logits_BTV))
 
-    grad = jax.jit(jax.grad(loss), static_argnums=1, compiler_options=FAST)
+    grad = jax.jit(jax.grad(loss), static_argnums=1)
     plain, again = grad(params, False), grad(params, True)
     # Absolute, and relative to each leaf's largest gradient.
     jax.tree.map(
@@ -164,7 +160,7 @@ def test_every_parameter_matters(case):
     cfg, params, tokens = case
     target = jax.random.normal(keys.stream_key(1, "target"), (2, 12, cfg.vocab_size))
     loss = jax.grad(lambda params: jnp.sum(eager_apply(cfg, params, tokens).logits_BTV * target))
-    grads = jax.jit(loss, compiler_options=FAST)(params)
+    grads = jax.jit(loss)(params)
     for path, leaf in flatten(grads).items():
         # A bias of the keys shifts all logits of a query alike, so softmax cancels it — unless RoPE turns it.
         if path.endswith("key/bias") and cfg.positions != "rope":

@@ -10,8 +10,8 @@ import pytest
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.model import apply
 from bornbiased_jax.probes.activation import Histogram, preactivation
+from tests.model.forward import apply
 from tests.tiers import nightly_except
 
 

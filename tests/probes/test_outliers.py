@@ -9,9 +9,9 @@ import pytest
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.model import apply
 from bornbiased_jax.probes import batching, outliers
 from bornbiased_jax.probes.outliers import dom_ratio, effective_rank, measure_outliers, super_neurons
+from tests.model.forward import apply
 from tests.tiers import nightly_except
 
 L, D, F, N, T = 3, 32, 40, 7, 6

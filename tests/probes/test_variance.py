@@ -9,9 +9,9 @@ import pytest
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.model import apply
 from bornbiased_jax.probes.variance import discrepancy, position_moments
 from bornbiased_jax.theory.variance import output_variance
+from tests.model.forward import apply
 
 D, T, N, MAX = 64, 16, 1000, 64
 ATTENTION = dict(num_layers=1, num_heads=4, d_model=D, d_ff=8, vocab_size=3, mlp=False, norm="none", max_seq_len=MAX)
