@@ -9,10 +9,13 @@ import sys
 import time
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
+from bornbiased_jax.cli.main import run
 from tests.tiers import nightly_except
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,16 +34,6 @@ CALLS = {
     ],
     "fingerprint": ["fingerprint", "--outputs", INITIAL, *SIZES, "--out", "a.fingerprint"],
 }
-# Weights above model.streaming.LARGE are tried on a few ids first; these do nothing, as their neuron is not read.
-UNREAD = """
-import jax, numpy as np, sys
-from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
-checkpoint = open_checkpoint(sys.argv[1])
-params = jax.tree.map(np.array, checkpoint.params())
-params["blocks"]["mlp"]["up"]["kernel"][:, :, 0] = 2e3
-params["blocks"]["mlp"]["down"]["kernel"][:, 0] = 0
-export_hugging_face(checkpoint.cfg, params, sys.argv[2])
-"""
 DEAD_WITHIN_SECONDS = 30.0
 
 
@@ -63,6 +56,15 @@ def end(process):
     return process.returncode, error.decode()
 
 
+def export_unread(folder):
+    """Weights above model.streaming.LARGE are tried on a few ids first; these do nothing: their neuron is not read."""
+    checkpoint = open_checkpoint(INITIAL)
+    params = jax.tree.map(np.array, checkpoint.params())
+    params["blocks"]["mlp"]["up"]["kernel"][:, :, 0] = 2e3
+    params["blocks"]["mlp"]["down"]["kernel"][:, 0] = 0
+    export_hugging_face(checkpoint.cfg, params, folder)
+
+
 def numbers(value):
     """All numbers of a record by their places, what the call itself adds left out."""
     if isinstance(value, dict):
@@ -73,19 +75,15 @@ def numbers(value):
 
 
 @pytest.mark.parametrize("name", nightly_except(CALLS, "fingerprint of a file, weights cut"))
-def test_two_processes_give_the_numbers_of_one(name, tmp_path):
-    words = [word for word in CALLS[name]]
+def test_two_processes_give_the_numbers_of_one(name, tmp_path, monkeypatch):
+    words = CALLS[name]
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
     if "../model" in words:
-        subprocess.run(
-            [sys.executable, "-c", UNREAD, INITIAL, str(tmp_path / "model")],
-            env={**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
-            check=True,
-        )
+        export_unread(tmp_path / "model")
     alone = words[: words.index("--mesh")] if "--mesh" in words else words
-    code, error = end(begin(alone, tmp_path / "one", "--json", "one.json"))
-    assert code == 0, error
+    monkeypatch.chdir(tmp_path / "one")
+    assert run([*alone, "--json", "one.json"]) == 0
     for code, error in map(end, begin_two(words, tmp_path / "two")):
         assert code == 0, error
     if words[0] == "fingerprint":

@@ -237,24 +237,28 @@ NOT_THE_KERNELS = {
 }
 
 
+def calls_of_kernel(cfg, monkeypatch):
+    """What the fused kernel would be asked by a model."""
+    calls: list = []
+    kernel = lambda q, k, v, window: calls.append((q.shape, k.shape, v.shape, window))  # noqa: E731
+    monkeypatch.setattr(attention, "fused_attention", kernel)
+    ids = jax.ShapeDtypeStruct((2, 16), jnp.int32)
+    jax.eval_shape(functools.partial(apply, cfg), parameter_shapes(cfg), ids)
+    return calls
+
+
+CALLS_OF_LLAMA = [((2, 16, 4, 8), (2, 16, 4, 8), (2, 16, 4, 8), None)]
+
+
+@pytest.mark.slow
+def test_fused_attention_of_the_model_itself(monkeypatch):
+    assert calls_of_kernel(LLAMA, monkeypatch) == CALLS_OF_LLAMA
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FIELDS)
 def test_fused_attention(name, monkeypatch):
     policy = TABLE[name].fused_attention
-    calls: list = []
-
-    def kernel(q, k, v, window):
-        calls.append((q.shape, k.shape, v.shape, window))
-
-    monkeypatch.setattr(attention, "fused_attention", kernel)
-
-    def asked(cfg):
-        ids, params = jax.ShapeDtypeStruct((2, 16), jnp.int32), parameter_shapes(cfg)
-        calls.clear()
-        jax.eval_shape(functools.partial(apply, cfg), params, ids)
-        return list(calls)
-
-    assert asked(LLAMA) == [((2, 16, 4, 8), (2, 16, 4, 8), (2, 16, 4, 8), None)]
     other = changed(LLAMA, name)
     if name == "d_model":
         other = LLAMA.replace(d_model=64, head_dim=8)
@@ -267,10 +271,10 @@ def test_fused_attention(name, monkeypatch):
     if other is None:
         assert name == "rope_local_theta", "a field of patterned layers, which the kernel does not take"
         return
-    kernel_calls = asked(other)
+    calls = calls_of_kernel(other, monkeypatch)
     # The module asks the same table, so what the kernel's one formula cannot compute is said here once more.
     assert (policy.kind == "refused") == (name in NOT_THE_KERNELS)
     if policy.kind == "refused":
-        assert kernel_calls == []
+        assert calls == []
     else:
-        assert (kernel_calls != asked(LLAMA)) == (policy.kind == "used")
+        assert (calls != CALLS_OF_LLAMA) == (policy.kind == "used")

@@ -27,6 +27,14 @@ def built(tmp_path_factory):
     return build(ROOT, tmp_path_factory.mktemp("built"))
 
 
+EXPERIMENT = """
+from bornbiased_jax import experiments, theory
+from bornbiased_jax.cli.main import run
+print(experiments.__file__, theory.__file__)
+assert run("reproduce finding2 --scale smoke --out out --quiet".split()) == 0
+"""
+
+
 def names(wheel):
     """List the files of a wheel."""
     return set(zipfile.ZipFile(wheel).namelist())
@@ -56,20 +64,16 @@ def test_the_command_runs_from_the_wheel_among_foreign_packages(built, tmp_path)
     env = {**os.environ, "PYTHONPATH": str(place), "JAX_PLATFORMS": "cpu"}
 
     def say(*words):
-        call = [sys.executable, "-m", "bornbiased_jax", *words]
+        call = [sys.executable, *words]
         process = subprocess.run(call, cwd=tmp_path, env=env, capture_output=True, text=True)
         assert process.returncode == 0, process.stderr
         return process.stdout
 
-    where = "from bornbiased_jax import experiments, theory; print(experiments.__file__, theory.__file__)"
-    told = subprocess.run(
-        [sys.executable, "-c", where], cwd=tmp_path, env=env, capture_output=True, text=True, check=True
-    )
-    assert all(path.startswith(str(place)) for path in told.stdout.split())
-    assert "seedprint" in say("--help")
     sizes = "--set num_layers=1 --set vocab_size=64 --seeds 0:2 --seq-len 8 --num-inputs 16".split()
-    assert "top-1 token" in say("probe", "preference", "--model", "gpt2-tiny", *sizes)
-    say("reproduce", "finding2", "--scale", "smoke", "--out", "out", "--quiet")
+    call = "probe", "preference", "--model", "gpt2-tiny", *sizes
+    assert "top-1 token" in say("-m", "bornbiased_jax", *call)
+    told = say("-c", EXPERIMENT).splitlines()[0].split()
+    assert len(told) == 2 and all(path.startswith(str(place)) for path in told)
     assert (tmp_path / "out" / "index.html").stat().st_size > 10_000
 
 

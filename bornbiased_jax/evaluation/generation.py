@@ -102,7 +102,9 @@ def generate(
     stop = -1 if stop_id is None else stop_id
     key = stream_key(sampling.seed, "generate")
     first = np.asarray(prompt, np.int32)[None]
-    tokens, count = _decode(cfg, checkpoint.params(), first, stop, key, max_new_tokens, sampling)
+    # The key alone holds the seed: one program for all seeds.
+    unseeded = dataclasses.replace(sampling, seed=GREEDY.seed)
+    tokens, count = _decode(cfg, checkpoint.params(), first, stop, key, max_new_tokens, unseeded)
     return prompt + [int(token) for token in np.asarray(tokens)[: int(count)]]
 
 

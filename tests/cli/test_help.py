@@ -14,10 +14,15 @@ from bornbiased_jax.cli.sections import SECTIONS as SECTIONS_OF_OPTIONS
 from tests.cli.commands import commands
 
 MODULES = """
-import json, sys
+import json, os, sys
 from bornbiased_jax.cli.main import run
-code = run(sys.argv[1:])
-print(json.dumps([code, sorted(sys.modules)]))
+for words in sys.argv[1:]:
+    if child := os.fork():
+        os.waitpid(child, 0)
+        continue
+    code = run([*words.split(), "--help"])
+    print(json.dumps([words, code, sorted(sys.modules)]), flush=True)
+    os._exit(0)
 """
 SLOW = {"jax", "jaxlib", "scipy", "flax", "matplotlib", "bornbiased_jax.theory", "bornbiased_jax.experiments"}
 
@@ -101,17 +106,17 @@ def test_the_list_names_every_command_once():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS), ["probe", "contraction"]])
-def test_help_waits_for_neither_jax_nor_scipy(words):
-    """All of them in one process would hide which of them imported what; a process takes a fifth of a second."""
-    call = [sys.executable, "-c", MODULES, *words, "--help"]
-    process = subprocess.run(call, capture_output=True, text=True, check=True, timeout=120)
-    code, imported = json.loads(process.stdout.splitlines()[-1])
-    assert code == 0
-    assert SLOW.isdisjoint({*imported, *(module.partition(".")[0] for module in imported)})
-    if not words:
-        # The list itself needs click alone.
-        assert "bornbiased_jax.cli.options" not in imported
+def test_help_waits_for_neither_jax_nor_scipy():
+    """Each in a process of its own, which forgets what the others imported."""
+    calls = ["", *COMMANDS, "probe contraction"]
+    process = subprocess.run([sys.executable, "-c", MODULES, *calls], capture_output=True, text=True, timeout=120)
+    told = [json.loads(line) for line in process.stdout.splitlines() if line.startswith('["')]
+    assert [words for words, *_ in told] == calls, process.stderr
+    for words, code, imported in told:
+        assert code == 0, words
+        assert SLOW.isdisjoint({*imported, *(module.partition(".")[0] for module in imported)}), words
+    # The list itself needs click alone.
+    assert "bornbiased_jax.cli.options" not in told[0][2]
 
 
 def printed(**environment: str) -> str:

@@ -61,8 +61,6 @@ def test_csv_figures_and_page_show_the_result(name, folder, capsys):
     # The command that makes the page again, without the places of its results.
     assert record["command"].startswith(f"bornbiased {call[0]}") and "--page" not in record["command"]
     assert "drawn/" in capsys.readouterr().out
-    # A folder that it drew before is drawn into again.
-    assert run([*call, "--figures", "drawn"]) == 0
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -78,10 +76,13 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(name, option,
 def test_figures_leave_a_folder_of_others_alone(folder, capsys):
     (folder / "mine").mkdir()
     (folder / "mine" / "notes.txt").write_text("kept")
-    call = [*CALLS["predict"][0], "--figures", "mine"]
+    call = [*CALLS["preference"][0], "--figures", "mine"]
     assert run(call) == 2
     assert "notes.txt" in capsys.readouterr().err
     assert run([*call, "--overwrite"]) == 0 and (folder / "mine" / "notes.txt").read_text() == "kept"
+    # A folder that it alone drew into is drawn into again.
+    (folder / "mine" / "notes.txt").unlink()
+    assert run(call) == 0
 
 
 @pytest.mark.slow

@@ -246,8 +246,11 @@ HELPS = (
     Help("write one, as in '(?P<run>seed\\d+)-step(?P<step>\\d+)'", ["audit", "models", "--pattern", "x"], 1,
          ["(?P<run>seed\\d+)-step(?P<step>\\d+)"]),
 )  # fmt: skip
-# Predictions and sweeps compute for longer.
-HELP_ROWS = [pytest.param(case, marks=NIGHTLY if case.refused[0] in ("predict", "probe") else ()) for case in HELPS]
+# Predictions and sweeps compute for longer; one edit of four stands for all.
+HELP_ROWS = [
+    pytest.param(case, marks=NIGHTLY if case.refused[0] in ("predict", "probe") or case in HELPS[4:7] else ())
+    for case in HELPS
+]
 # What the sentences say, and who follows it.
 FOLLOWED = {
     "another --out": another_folder,

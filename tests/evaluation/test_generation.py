@@ -145,6 +145,7 @@ def test_stories260k_tells_the_story_of_the_c_program(reference_model):
     assert ids[0] == 1 and len(ids) == 201
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_babyllama_speaks_as_well(reference_model):
     checkpoint = open_checkpoint(reference_model("babyllama/tok105_model5000.bin"))

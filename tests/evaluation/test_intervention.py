@@ -10,8 +10,8 @@ from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.evaluation import intervention
 from bornbiased_jax.evaluation.intervention import effect, first_activations, mean_loss
-from bornbiased_jax.model import apply
 from bornbiased_jax.model.interventions import Neuron, silence, write
+from tests.model.forward import apply
 
 REF = "seed:3@gpt2-tiny,num_layers=2,d_model=16,d_ff=32,num_heads=2,vocab_size=260"
 CALL = ["intervene", REF, "--text", "builtin:prose", "--tokenizer", "bytes", "--length", "8", "--num-sequences", "3"]

@@ -16,11 +16,11 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation import perplexity
 from bornbiased_jax.evaluation.perplexity import cut, evaluate, evaluate_checkpoint
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.model import apply
 from bornbiased_jax.text.bpe import from_json
 from bornbiased_jax.text.byte_level import ByteTokenizer
 from bornbiased_jax.text.documents import source_digest
 from bornbiased_jax.text.tokenizers import default_tokenizer, encode_documents
+from tests.model.forward import apply
 
 BYTES = ByteTokenizer()
 TEXT = ["The quick brown fox — ein schöner Tag — jumps over the lazy dog. " * 30, "Another document. " * 40]

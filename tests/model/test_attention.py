@@ -111,7 +111,7 @@ def reference(cfg: ModelConfig, p: dict[str, np.ndarray], x_BTD: np.ndarray, mas
 @pytest.fixture(
     params=nightly_except(
         MITIGATIONS,
-        *("baseline", "amplify", "head-norm", "gate-value", "sink-learned", "softpick-window", "clipped"),
+        *("baseline", "gate-value", "sink-zero", "sink-learned", "softpick-window", "clipped"),
         *("centred-window", "window-3", "everything", "sigmoid-window-gate"),
     )
 )
@@ -172,7 +172,7 @@ def test_gradients_equal_finite_differences_of_the_formulas(case):
     def loss(flat, x):
         return jnp.sum(ours(cfg, flat, x)[0] * jnp.asarray(target, jnp.float32))
 
-    of_flat, of_x = jax.grad(loss, argnums=(0, 1))(flat, x_BTD)
+    of_flat, of_x = jax.jit(jax.grad(loss, argnums=(0, 1)))(flat, x_BTD)
     wide = {k: v.astype(np.float64) for k, v in flat.items()}
     wide_x = x_BTD.astype(np.float64)
     step = 1e-5
@@ -197,26 +197,6 @@ def test_gradients_equal_finite_differences_of_the_formulas(case):
         # A token that sees itself alone weighs 1 whatever its query and key are.
         fixed = cfg.window == 1 and path.startswith(("query", "key"))
         assert (np.linalg.norm(gradient) > 0) != fixed, path
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("changes", "mass"),
-    [
-        ({}, np.ones(T)),
-        (dict(sink_logit="zero"), np.arange(1, T + 1) / np.arange(2, T + 2)),
-        (dict(attention_kernel="sigmoid"), np.arange(1, T + 1) / 21),
-        (dict(window=3), np.ones(T)),
-    ],
-)
-def test_row_sums_for_equal_logits(changes, mass):
-    """With zero queries every visible key weighs the same: 1/i, 1/(i + 1), or σ(−ln 20) = 1/21 each."""
-    cfg = ModelConfig(**BASE, **changes)
-    x = jnp.ones((1, T, D))
-    shapes = jax.eval_shape(Attention(cfg).init, jax.random.key(0), x, CONTEXT)["params"]
-    zeros = {path: np.zeros(leaf.shape, np.float32) for path, leaf in flatten(shapes).items()}
-    weights = ours(cfg, zeros, x)[1]["attention_weights"]
-    np.testing.assert_allclose(weights.sum(-1)[0, 0], mass, rtol=T * 2.0**-23)
 
 
 @pytest.mark.slow

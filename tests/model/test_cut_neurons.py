@@ -8,7 +8,7 @@ import pytest
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.model import ForwardOptions, apply
+from bornbiased_jax.model import ForwardOptions
 from bornbiased_jax.model.interventions import (
     Edits,
     Neuron,
@@ -19,6 +19,7 @@ from bornbiased_jax.model.interventions import (
     silence,
     write,
 )
+from tests.model.forward import apply
 
 CFG = preset("llama-tiny", num_layers=3, d_model=16, vocab_size=41, d_ff=12, num_heads=2)
 TOKENS = np.random.default_rng(0).integers(0, 41, (3, 7))
@@ -80,7 +81,7 @@ def test_a_cleared_channel_is_zero_there_and_as_it_was_before(params, blocks):
 
 
 def test_several_edits_act_one_after_the_other_and_compile_once(params):
-    doubled = Edits(residual=lambda x, layer: 2.0 * x)
+    doubled = Edits(residual=jax.tree_util.Partial(lambda x, layer: 2.0 * x))
     both = combine(doubled, clear(CFG, [3], position=1, blocks=[3]), None)
     residual = np.asarray(run(params, both).layers["residual"])
     alone = np.asarray(run(params, doubled).layers["residual"])

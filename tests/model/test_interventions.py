@@ -9,7 +9,7 @@ from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.model import ForwardOptions, apply, streaming
+from bornbiased_jax.model import ForwardOptions, streaming
 from bornbiased_jax.model.interventions import (
     amplify_variance,
     scale_output,
@@ -17,6 +17,7 @@ from bornbiased_jax.model.interventions import (
 )
 from bornbiased_jax.probes.sinks import SinkOptions, measure_sinks
 from bornbiased_jax.probes.variance import ensemble_mean, position_moments
+from tests.model.forward import apply
 
 SMALL = dict(num_layers=3, d_model=32, vocab_size=61, d_ff=40, num_heads=4)
 T = 10

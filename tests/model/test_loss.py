@@ -116,15 +116,16 @@ class _Descent:
 @pytest.mark.slow
 def test_accumulation_and_modes_agree():
     """Two micro-batches are one batch; seeds at once are seeds in turn and seeds alone."""
-    step = jax.jit(make_train_step(make_loss(CFG), _Descent()))
+    train_step = make_train_step(make_loss(CFG.replace(num_layers=1)), _Descent())
+    step = jax.jit(train_step)
     seeds = jnp.asarray([1, 2, 3], jnp.uint32)
-    params = jax.jit(jax.vmap(lambda seed: init_seed(CFG, seed)))(seeds)
+    params = jax.jit(jax.vmap(lambda seed: init_seed(CFG.replace(num_layers=1), seed)))(seeds)
     state = State(params, (), jnp.zeros(3, jnp.int32), seeds)
     batch = tokens(2, 4, 9)
     alone = [step(jax.tree.map(lambda leaf, i=i: leaf[i], state), batch.reshape(1, 8, 9)) for i in range(3)]
     want = jax.tree.map(lambda *leaves: jnp.stack(leaves), *alone)
     for mode in ("vmap", "map"):
-        got = jax.jit(over_seeds(make_train_step(make_loss(CFG), _Descent()), mode))(state, batch)
+        got = jax.jit(over_seeds(train_step, mode))(state, batch)
         for actual, reference in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
             # Gradients of order 0.1 summed in another order.
             np.testing.assert_allclose(actual, reference, rtol=1e-5, atol=1e-7)

@@ -62,15 +62,17 @@ def half(monkeypatch):
     monkeypatch.setitem(PRECISIONS, "half", jax.lax.DotAlgorithmPreset.F16_F16_F16)
 
 
-def test_the_precision_of_a_probe_reaches_its_products(half, tmp_path):
+@pytest.mark.slow
+def test_the_precision_of_a_probe_reaches_its_products_and_its_store(half, tmp_path):
     inputs = random_tokens(64, 8, CFG.vocab_size)
     exact, *others = (
         next(probe(untrained(CFG), [42], inputs, ProbeOptions(precision=name), resume=resume))
-        for name, resume in (("highest", None), ("half", None), ("half", tmp_path))
+        for name, resume in (("highest", tmp_path), ("half", None), ("half", tmp_path))
     )
     for other in others:
         curves = [np.asarray(row["contraction"]["inter_cosine_by_layer"]) for row in (exact, other)]
         assert 1e-6 < np.abs(curves[0] - curves[1]).max() < 1e-2
+    assert len(list(tmp_path.rglob("seed42-*.npz"))) == 2
 
 
 def test_the_precision_of_outputs_reaches_their_products(half):
@@ -83,21 +85,17 @@ def test_the_precision_of_outputs_reaches_their_products(half):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", nightly_except(["finding2", "table4a_llama_16"], "finding2"))
-def test_the_precision_of_an_experiment_reaches_its_products(half, name, tmp_path):
+def test_the_precision_of_an_experiment_reaches_its_products_and_its_record(half, name, tmp_path):
+    """The record says it, and is made again for another."""
     results = []
-    for precision in ("highest", "half"):
-        reproduce([name], "smoke", tmp_path, quiet=True, computing=Computing(precision=precision))
-        group = read_json(runner.record_path(tmp_path, name))["result"]["groups"][0]
+    for precision, ran in (("half", True), ("half", False), ("highest", True)):
+        outcome = reproduce([name], "smoke", tmp_path, quiet=True, computing=Computing(precision=precision))
+        assert bool(outcome.done) is ran
+        record = read_json(runner.record_path(tmp_path, name))
+        assert record["provenance"]["precision"] == f"float32 {precision}"
+        group = record["result"]["groups"][0]
         results.append(group["records"] if name == "finding2" else group["pairs"])
-    assert results[0] != results[1]
-
-
-@pytest.mark.slow
-def test_a_store_keeps_precisions_apart(tmp_path):
-    inputs = random_tokens(16, 4, CFG.vocab_size)
-    for name in ("highest", "bf16x3"):
-        list(probe(untrained(CFG), [42], inputs, ProbeOptions(precision=name), resume=tmp_path))
-    assert len(list(tmp_path.rglob("seed42-*.npz"))) == 2
+    assert results[0] == results[1] != results[2]
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="a GPU has them")
@@ -107,15 +105,6 @@ def test_a_device_without_such_products_is_named():
     with pytest.raises(InputError, match="unknown precision 'double': choose highest, tf32x3, bf16x3"):
         precision_named("double")
     assert precision_named("highest") == PRECISIONS["highest"] == "highest"
-
-
-@pytest.mark.slow
-def test_a_record_says_its_precision_and_is_made_again_for_another(tmp_path):
-    for precision, ran in (("bf16x3", True), ("bf16x3", False), ("highest", True)):
-        outcome = reproduce(["finding2"], "smoke", tmp_path, quiet=True, computing=Computing(precision=precision))
-        assert bool(outcome.done) is ran
-        record = read_json(runner.record_path(tmp_path, "finding2"))
-        assert record["provenance"]["precision"] == f"float32 {precision}"
 
 
 def test_an_experiment_that_is_defined_for_exact_products_refuses_others(tmp_path):

@@ -126,7 +126,7 @@ def test_edits_act_alike_in_memory_and_streamed(tmp_path):
 def test_a_fingerprint_is_the_same_bytes(model, tmp_path):
     full, opened = open_checkpoint(model), open_checkpoint(model, scratch=tmp_path)
     tokens, vectors = random_tokens(7, 12, 300, 0), gaussian(5, 8, 32, 0)
-    for inputs, layer in ((tokens, None), (tokens, 2), (vectors, None)):
+    for inputs, layer in ((tokens, None), (vectors, 2)):
         actual, reference = (
             fingerprint_outputs(form, inputs, OutputOptions(layer=layer, batch_size=3)) for form in (opened, full)
         )

@@ -81,7 +81,7 @@ def test_gaussian_vectors_are_isotropic():
     assert np.abs(covariance - np.diag(np.diag(covariance))).max() < 5 / np.sqrt(n)
 
 
-@pytest.mark.parametrize(("num_inputs", "chunk"), [(10, 1 << 20), (10, 36), (10, 12), (10, 1)])
+@pytest.mark.parametrize(("num_inputs", "chunk"), [(10, 36), (10, 1)])
 def test_last_tokens_and_digest_do_not_depend_on_the_chunk(monkeypatch, num_inputs, chunk):
     expected = random_tokens(num_inputs, 12, 1000)
     last_N, digest = expected.batch(0, num_inputs)[:, -1], expected.digest

@@ -9,9 +9,10 @@ import pytest
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.model import apply
 from bornbiased_jax.probes import batching, outliers
 from bornbiased_jax.probes.outliers import dom_ratio, effective_rank, measure_outliers, super_neurons
+from tests.model.forward import apply
+from tests.tiers import nightly_except
 
 L, D, F, N, T = 3, 32, 40, 7, 6
 
@@ -45,7 +46,7 @@ def test_effective_rank():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("batch_size", [2, 7])
+@pytest.mark.parametrize("batch_size", nightly_except([2, 7], 2))
 def test_statistics_equal_numpy(model, batch_size, monkeypatch):
     monkeypatch.setattr(outliers, "_RANK_ROWS", 5 * T)
     cfg, params, tokens = model

@@ -9,9 +9,10 @@ from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.sink_report import ReportOptions, count_sequences, cut_sequences, report_on_ids
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.model import ForwardOptions, apply, streaming
+from bornbiased_jax.model import ForwardOptions, streaming
 from bornbiased_jax.probes import sinks
 from bornbiased_jax.probes.sinks import SinkOptions, attention_maps, measure_sinks
+from tests.model.forward import apply
 
 N, T = 5, 12
 SMALL = dict(num_layers=3, d_model=32, vocab_size=61, d_ff=40, max_seq_len=24, num_heads=4)

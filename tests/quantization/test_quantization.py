@@ -11,7 +11,7 @@ import pytest
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.model import ForwardOptions, apply
+from bornbiased_jax.model import ForwardOptions
 from bornbiased_jax.model.interventions import NO_EDITS
 from bornbiased_jax.quantization import (
     FakeQuantizer,
@@ -24,6 +24,7 @@ from bornbiased_jax.quantization import (
     quantized_params,
 )
 from bornbiased_jax.quantization.price import DESTROYED
+from tests.model.forward import apply
 
 CFG = preset("llama-tiny", num_layers=2, d_model=16, vocab_size=41, d_ff=24, num_heads=4, num_kv_heads=2)
 TOKENS = np.random.default_rng(0).integers(0, 41, (4, 9))

@@ -38,7 +38,7 @@ def test_every_command_is_tried():
     assert set(FORMS) <= existing and {f"--{name.replace('_', '-')}" for name in WORK} <= existing
 
 
-LONG = ("predict", "probe scaling", "sinks", "scan")
+LONG = ("predict", "probe scaling", "sinks", "scan", "models", "whichseed", "parity", "probe preference", "reproduce")
 
 
 @pytest.mark.slow

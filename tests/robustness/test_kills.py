@@ -24,7 +24,7 @@ from tests.tiers import nightly_except
 pytestmark = pytest.mark.slow
 
 # A search by hand takes more of them.
-MOMENTS = int(os.environ.get("KILL_MOMENTS", 4))
+MOMENTS = int(os.environ.get("KILL_MOMENTS", 3))
 
 
 class Command(NamedTuple):

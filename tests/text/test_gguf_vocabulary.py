@@ -152,7 +152,7 @@ def test_scores_join_as_sentencepiece_does(tmp_path):
     [
         "tinystories/tinystories_10k.txt",
         pytest.param("tinyshakespeare/input.txt", marks=NIGHTLY),
-        "wikitext-2/test.txt",
+        pytest.param("wikitext-2/test.txt", marks=NIGHTLY),
     ],
 )
 def test_scores_join_as_sentencepiece_does_with_real_models(shared, tmp_path, name, text):

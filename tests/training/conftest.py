@@ -2,13 +2,58 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 
+import jax
 import numpy as np
 import pytest
 
+from bornbiased_jax.training import train
 from bornbiased_jax.training.stop import Stop
+
+# Settings of a run that are none of its programs': where it reads, and what it writes how often.
+UNCOMPILED = {
+    *("data", "out", "seeds", "data_seed", "tokenizer", "validation_fraction", "init_from", "steps", "schedule_steps"),
+    *("checkpoint_every", "checkpoint_log_spaced", "keep_latest", "eval_every", "eval_sequences", "log_every"),
+    *("tensorboard", "csv", "wandb", "token_cache", "processes", "quiet"),
+}
+_made = {}
+
+
+def _once(make):
+    """Make what is compiled for a run once in this process; a CPU takes seeds in turn, by the program of one."""
+
+    def made(config, *arguments):
+        if config.mesh is not None or config.seeds_mode != "auto":
+            return make(config, *arguments)
+        names = [field.name for field in dataclasses.fields(config) if field.name not in UNCOMPILED]
+        key = make, arguments[0], *(getattr(config, name) for name in names)
+        if key not in _made:
+            _made[key] = make(config, *arguments)
+        return _made[key]
+
+    return made
+
+
+def _drawn_once(make):
+    """Draw initial weights and moments once for the same seeds; each run is handed arrays that it may give on."""
+
+    def drawn(config, optimizer, abstract, initial):
+        if initial is not None:
+            return make(config, optimizer, abstract, initial)
+        key = make, config.model, config.seeds, optimizer
+        if key not in _made:
+            _made[key] = jax.tree.map(np.array, make(config, optimizer, abstract, initial))
+        return jax.tree.map(lambda leaf, target: jax.device_put(leaf.copy(), target.sharding), _made[key], abstract)
+
+    return drawn
+
+
+train.make_optimizer = _once(train.make_optimizer)
+train.compile_step = _once(train.compile_step)
+train.first_state = _drawn_once(train.first_state)
 
 
 @pytest.fixture(scope="module")
