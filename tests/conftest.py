@@ -5,7 +5,8 @@ import gc
 import os
 
 # Matrices of tests are small: a second BLAS thread gains nothing, next to another worker its waiting costs fourfold.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+for _pool in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+    os.environ.setdefault(_pool, "1")
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

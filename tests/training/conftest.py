@@ -6,7 +6,6 @@ import dataclasses
 import os
 import signal
 
-import jax
 import numpy as np
 import pytest
 
@@ -37,23 +36,8 @@ def _once(make):
     return made
 
 
-def _drawn_once(make):
-    """Draw initial weights and moments once for the same seeds; each run is handed arrays that it may give on."""
-
-    def drawn(config, optimizer, abstract, initial):
-        if initial is not None:
-            return make(config, optimizer, abstract, initial)
-        key = make, config.model, config.seeds, optimizer
-        if key not in _made:
-            _made[key] = jax.tree.map(np.array, make(config, optimizer, abstract, initial))
-        return jax.tree.map(lambda leaf, target: jax.device_put(leaf.copy(), target.sharding), _made[key], abstract)
-
-    return drawn
-
-
 train.make_optimizer = _once(train.make_optimizer)
 train.compile_step = _once(train.compile_step)
-train.first_state = _drawn_once(train.first_state)
 
 
 @pytest.fixture(scope="module")
