@@ -19,8 +19,8 @@ from bornbiased_jax.theory.given_head import largest_logit
 from bornbiased_jax.theory.logits import Scatter
 from bornbiased_jax.theory.mean_field import profile
 from bornbiased_jax.theory.predict import contraction, scatter
-from bornbiased_jax.theory.test_preference_theory import distribution_accepts
 from tests.compilation import THOROUGH
+from theory.test_preference_theory import distribution_accepts
 
 # The model, written out: unit vectors √ρ û + a part of their own, whose covariance is that of a product of Gaussian
 # matrices; tokens are Gaussian rows.
