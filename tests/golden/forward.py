@@ -164,9 +164,8 @@ FAULTS = {"RoPE base changed by 1%": _longer_rope, "one head negated": _negated_
 # One variant of each kind every day; tests/model compares the others with their formulas.
 NIGHTS = ("gpt2 relu no norm", "gpt2 tanh no positions", "no residual", "llama linear rope", "olmo2", "softpick")
 NIGHTS += ("clipped", "zero sink logit", "attenuate", "elementwise gate", "value gate", "mixtral", "mlp only")
-NIGHTS += ("gpt2 learned positions", "llama3 rope", "qwen2", "centred", "head norm", "neox")
-# The report on sinks has these together.
-NIGHTS += ("headwise gate", "learned sink logit", "amplify")
+NIGHTS += ("gpt2 learned positions", "llama3 rope", "qwen2", "centred", "head norm", "neox", "amplify")
+NIGHTS += ("headwise gate", "learned sink logit")
 OFTEN = ("gemma3", "qwen3_moe", "prefix", "capped", "sigmoid")
 MARKS = {**dict.fromkeys(OFTEN, ("slow",)), **dict.fromkeys(NIGHTS, NIGHTLY)}
 CASES = {
