@@ -25,6 +25,8 @@ from bornbiased_jax.theory import mean_field
 from tests.tiers import NIGHTLY
 
 TINY = preset("gpt2-tiny")
+# Of the single token no distribution of top-1 fractions is integrated: most of the time that a prediction takes.
+NO_LEADER = {"vocab_size": 1}
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -77,7 +79,7 @@ def test_more_inputs_narrow_the_interval_to_that_of_seeds_alone() -> None:
 @pytest.mark.slow
 def test_positional_decay_of_the_first_block() -> None:
     """Figure 9: independent values of standard deviation σ average to σ/√i, logits being small at this width."""
-    stds = predict(TINY, 16, num_inputs=100, tokens=False)["position_std"]
+    stds = predict(TINY.replace(**NO_LEADER), 16, tokens=False)["position_std"]
     # The eps of the norm: inputs have variance 4e-4. A logit's variance, (0.02²·128)², is 0.0026.
     normed = 0.0004 / (0.0004 + TINY.norm_eps)
     expected = 0.02 * np.sqrt(128 * normed / np.arange(1, 17))
@@ -86,7 +88,7 @@ def test_positional_decay_of_the_first_block() -> None:
 
 @pytest.mark.slow
 def test_without_attention_position_std_is_the_stream_s() -> None:
-    prediction = predict(TINY.replace(attention=False), 4, num_inputs=100)
+    prediction = predict(TINY.replace(attention=False, **NO_LEADER), 4, tokens=False)
     assert prediction["attention_std_by_layer"] == []
     assert prediction["position_std"] == prediction["residual_std_by_layer"][-1]
 
@@ -104,11 +106,10 @@ def test_without_attention_position_std_is_the_stream_s() -> None:
     ],
 )
 def test_every_field_is_predicted(changes: dict) -> None:
-    cfg = ModelConfig(num_layers=2, num_heads=2, d_model=32, d_ff=64, vocab_size=100, **changes)
-    prediction = predict(cfg, 12, num_inputs=50)
+    cfg = ModelConfig(num_layers=2, num_heads=2, d_model=32, d_ff=64, **NO_LEADER, **changes)
+    prediction = predict(cfg, 12, num_inputs=50, tokens=False)
     numbers = [value for value in prediction.values() if isinstance(value, (int, float, list))]
     assert all(np.all(np.isfinite(number)) for number in numbers)
-    assert 0 < prediction["top1_share_mean"] <= 1
 
 
 @pytest.mark.slow
@@ -243,7 +244,13 @@ def test_distributions_that_theory_does_not_follow_are_refused(changes: dict, na
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("changes", [{"init": "modded-nanogpt"}, {"tie_embeddings": True, "init.embedding": "zeros"}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"init": "modded-nanogpt"}, marks=NIGHTLY),
+        {"tie_embeddings": True, "init.embedding": "zeros"},
+    ],
+)
 def test_equal_logits_are_answered_with_the_first_token(changes: dict) -> None:
     cfg = preset("llama-tiny", num_layers=1, d_model=16, num_heads=2, d_ff=32, vocab_size=50, **changes)
     (measured,) = probe(untrained(cfg), [0], random_tokens(40, 6, 50))
@@ -273,10 +280,10 @@ def test_random_tokens_need_two_to_choose_from() -> None:
 @pytest.mark.parametrize("head_norm", [False, True])
 def test_a_gate_of_values_reads_the_values(head_norm: bool) -> None:
     """It halves values before they are aggregated, so that a norm of heads takes that out again."""
-    cfg = preset("gpt2-tiny", num_layers=1, d_model=256, num_heads=4, d_ff=64, vocab_size=64, positions="none")
+    cfg = preset("gpt2-tiny", num_layers=1, d_model=256, num_heads=4, d_ff=64, positions="none", **NO_LEADER)
     cfg = cfg.replace(output_gate="value", head_norm=head_norm, mlp=False, **{"init.value_gate": "normal:0.4"})
     (expected,) = predict(cfg, 8, tokens=False)["attention_std_by_layer"]
-    x_NTD = np.random.default_rng(0).normal(0.0, cfg.embedding_std, (400, 8, 256)).astype(np.float32)
+    x_NTD = np.random.default_rng(0).normal(0.0, cfg.embedding_std, (100, 8, 256)).astype(np.float32)
     read = ("attention_output",)
     pooled = [
         position_moments(cfg, init_seed(cfg, seed), x_NTD, quantities=read)[read[0]].pooled_LT for seed in range(4)
@@ -294,6 +301,6 @@ def test_a_gate_of_values_needs_attention() -> None:
 @pytest.mark.parametrize("init", ["gpt2-scaled", "lecun"])
 def test_the_first_token_of_centered_attention_adds_nothing(init: str) -> None:
     """Its variance is a difference of equal numbers, which rounding may leave below zero."""
-    predicted = predict(TINY.replace(attention_kernel="centred", init=init), 4)
+    predicted = predict(TINY.replace(attention_kernel="centred", init=init, **NO_LEADER), 4, tokens=False)
     for values in (predicted["position_std"], *predicted["attention_std_by_layer"]):
         assert values[0] == pytest.approx(0.0, abs=1e-6) and min(values[1:]) > 1e-4

@@ -271,10 +271,9 @@ WIDE = 64
 
 
 @pytest.mark.long
-@settings(max_examples=10)
-@given(T=st.integers(2, 40), layers=st.integers(1, 8), seed=st.integers(0, 10**6))
-def test_prop5_on_the_real_block(T, layers, seed):
-    means = running_means(T, layers, seed)
+@pytest.mark.parametrize(("T", "layers"), [(2, 1), (17, 3), (40, 8)])
+def test_prop5_on_the_real_block(T, layers):
+    means = running_means(T, layers, 3)
     exact = np.mean(mlp.finite_width_cosine(attention.prop5_correlations(T, layers), WIDE))
     assert accepts(exact, means, ROUNDING)
 

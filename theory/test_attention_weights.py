@@ -11,7 +11,7 @@ from bornbiased_jax.prediction import stack_of
 from bornbiased_jax.theory.mean_field import Stack, profile
 from bornbiased_jax.theory.softmax_rows import participation, row_overlap
 from bornbiased_jax.theory.sublayers import Sublayer
-from bornbiased_jax.theory.test_blocks import ERRORS, excess, measure, predicted
+from theory.test_blocks import ERRORS, excess, measure, predicted
 
 SMALL = dict(vocab_size=2, max_seq_len=32, num_heads=4, d_model=64, mlp=False, init="lecun")
 LOGITS = {"init.query": "normal:0.125", "init.key": "normal:0.125"}

@@ -133,7 +133,8 @@ def test_cosine_within_a_sequence(case: str) -> None:
     assert np.all(np.abs(cosines_SL.mean(axis=0) - theory) < ERRORS * se + bias)
 
 
-@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.nightly
 @settings(max_examples=2)
 @given(
     depth=st.integers(1, 4),

@@ -18,7 +18,7 @@ from bornbiased_jax.theory.attention_weights import participation
 from bornbiased_jax.theory.mean_field import profile
 from bornbiased_jax.theory.predict import SECOND_ORDER, contraction, predict
 from bornbiased_jax.theory.quadrature import normal_nodes
-from bornbiased_jax.theory.test_blocks import (
+from theory.test_blocks import (
     CASES,
     CONTROL,
     ERRORS,

@@ -21,16 +21,9 @@ from tests.tiers import nightly_except
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def calibrated(tmp_path_factory):
-    work = tmp_path_factory.mktemp("calibration")
-    return work, record_of(calibration.EXPERIMENT, work)
-
-
 @pytest.mark.nightly
-def test_calibration_shows_every_test_and_corrects_for_the_checks(calibrated):
-    _, record = calibrated
-    result = record["result"]
+def test_calibration_shows_every_test_and_corrects_for_the_checks(tmp_path):
+    result = record_of(calibration.EXPERIMENT, tmp_path)["result"]
     # One architecture and two kinds of inputs: the permutation test on tokens, the population test on both.
     assert result["family"]["num_checks"] == 9
     assert result["confidence"] == pytest.approx(1 - 0.05 / 9)
@@ -46,8 +39,10 @@ def test_calibration_shows_every_test_and_corrects_for_the_checks(calibrated):
     assert not by["gaussian", "permutation"]["claims_calibration"]
 
 
-def test_a_killed_calibration_goes_on(calibrated, monkeypatch):
-    work, record = calibrated
+def test_a_killed_calibration_goes_on(tmp_path, monkeypatch):
+    few = {"permutation": {"tokens": 4, "gaussian": 4}, "published": 4, "population": 2}
+    fewer = {"pairs": few, "power": {**calibration.EXPERIMENT.settings["smoke"]["power"], "num_pairs": 2}}
+    record = record_of(calibration.EXPERIMENT, tmp_path, **fewer)
 
     def never(*args, **kwargs):
         raise AssertionError("a finished case was run again")
@@ -55,7 +50,7 @@ def test_a_killed_calibration_goes_on(calibrated, monkeypatch):
     # What the cases call: their own functions are known by their code, and others would not be theirs.
     monkeypatch.setattr(calibration.calibration, "unrelated_pairs", never)
     monkeypatch.setattr(calibration, "final_outputs", never)
-    assert record_of(calibration.EXPERIMENT, work)["result"] == record["result"]
+    assert record_of(calibration.EXPERIMENT, tmp_path, **fewer)["result"] == record["result"]
 
 
 def test_both_p_of_algorithm_1_come_from_one_computation():

@@ -237,7 +237,7 @@ def _digests_as_users(models: dict[str, str]) -> dict[str, str]:
 
 # Every day a copy and copies in other coordinates; before a merge one with other numbers, another seed, a training.
 DAILY = ("birth_and_itself", "disguised")
-OFTEN = ("rotated", "quantized", "merged")
+OFTEN = ("quantized", "merged")
 CASES: dict[str, Case] = {
     name: Case(
         functools.partial(_verdicts, name),
