@@ -74,6 +74,7 @@ def test_the_command_writes_before_and_after(tmp_path, capsys):
         (["--write", "blocks/1/mlp:0"], "blocks/12/mlp:1229@8"),
         (["--write", "blocks/1/mlp:0@9"], "between 1 and the length 8"),
         (["--clear", "5@x"], "507@12"),
+        (["--clear", "5@"], "507@12"),
         (["--first-token", "260"], "vocabulary of 260"),
         (["--silence", "blocks/1/mlp:0", "--write", "blocks/1/mlp:0@2"], "named twice"),
         (["--silence", "blocks/1/mlp:0", "--position", "9"], "position 9"),
