@@ -119,7 +119,8 @@ def scale_rows(cfg: ModelConfig, params: Params, ids_I: np.ndarray, factor: floa
 
 
 def _copy(params: Params) -> dict[str, np.ndarray]:
-    return {path: np.array(leaf, np.float32) for path, leaf in flatten(params).items()}
+    # In C order: of another one, flattened matrices would be copies, and what is written to them lost.
+    return {path: np.array(leaf, np.float32, order="C") for path, leaf in flatten(params).items()}
 
 
 def _matrices(flat: dict[str, np.ndarray]) -> list[str]:

@@ -13,7 +13,7 @@ _MOST_READ = 1_000_000
 
 
 def ids_in_text(checkpoint: Checkpoint, text: str) -> np.ndarray:
-    """List the ids of a model's vocabulary that occur in a text: [I], ascending.
+    """List the ids of a model's vocabulary that occur in a text, or begin or end documents: [I], ascending.
 
     Args:
         checkpoint: the model; of 256 ids without a tokenizer ids are bytes.
@@ -39,7 +39,9 @@ def ids_in_text(checkpoint: Checkpoint, text: str) -> np.ndarray:
         count += len(ids)
         if count >= _MOST_READ:
             break
-    ids_I = np.array(sorted(token for token in occurring if token < vocab_size), np.int64)
-    if not len(ids_I):
+    occurring = {token for token in occurring if token < vocab_size}
+    if not occurring:
         raise InputError(f"no token of {text} is in the vocabulary: choose another text, or leave it out")
-    return ids_I
+    # No text spells them, and every model has seen them.
+    occurring |= {token for token in (tokenizer.bos_id, tokenizer.eos_id) if token is not None and token < vocab_size}
+    return np.array(sorted(occurring), np.int64)

@@ -268,9 +268,9 @@ def intervene_checkpoint(
 
 
 def _cleared(cfg: ModelConfig, name: str, position: int) -> Edits:
-    channel, _, block = name.partition("@")
+    channel, at, block = name.partition("@")
     try:
-        numbers = int(channel), [int(block)] if block else None
+        numbers = int(channel), [int(block)] if at else None
     except ValueError as error:
         raise InputError(f"--clear {name!r} is not of the form 507 or 507@12") from error
     return interventions.clear(cfg, [numbers[0]], position=position, blocks=numbers[1])

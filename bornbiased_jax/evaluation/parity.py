@@ -17,7 +17,7 @@ from bornbiased_jax.model.memory import check_forward
 
 def parity(
     folder: str | Path, *, num_sequences: int = 4, seq_len: int = 64, seed: int = 0
-) -> dict[str, int | float | str]:
+) -> dict[str, int | float | str | None]:
     """Compare two implementations of a Hugging Face directory, in float32 on random tokens.
 
     Args:
@@ -29,7 +29,8 @@ def parity(
     Returns:
         ``max_abs_error`` and ``mean_abs_error`` of the logits, ``logit_std`` to compare them with,
         ``top1_agreement`` (fraction of positions with the same top-1 token), ``num_tokens``, ``seq_len`` and
-        the versions that were compared; with ``verdict`` "undefined" and a ``reason`` where logits do not vary.
+        the versions that were compared; with ``verdict`` "undefined" and a ``reason`` where logits do not vary, or are
+        not finite, as numbers that are None.
 
     Raises:
         InputError: not such a directory, or transformers or torch is not installed.
@@ -51,18 +52,23 @@ def parity(
     errors, matches = [], []
     for tokens_T, reference_TV in zip(tokens_BT, reference_BTV, strict=True):
         logits_TV = np.asarray(forward(checkpoint.params(), tokens_T[None]).logits_BTV)[0]
-        errors.append(np.abs(logits_TV.astype(np.float64) - reference_TV))
+        with np.errstate(invalid="ignore"):
+            errors.append(np.abs(logits_TV.astype(np.float64) - reference_TV))
         matches.append(np.argmax(logits_TV, -1) == np.argmax(reference_TV, -1))
     # Weights that overflow leave logits that say nothing of the architecture.
-    std, reason = float(np.std(reference_BTV)), ""
-    if not np.isfinite([std, *map(np.max, errors)]).all():
+    with np.errstate(invalid="ignore", over="ignore"):
+        numbers = {
+            "max_abs_error": float(np.max(errors)),
+            "mean_abs_error": float(np.mean(errors)),
+            "logit_std": float(np.std(reference_BTV)),
+        }
+    std, reason = numbers["logit_std"], ""
+    if not np.isfinite(list(numbers.values())).all():
         reason = "logits are not finite: the weights overflow float32"
     elif std == 0.0:
         reason = "all logits of transformers are equal, so that any model would agree: look at the scale of the weights"
     return {
-        "max_abs_error": float(np.max(errors)),
-        "mean_abs_error": float(np.mean(errors)),
-        "logit_std": std,
+        **{name: number if np.isfinite(number) else None for name, number in numbers.items()},
         "top1_agreement": float(np.mean(matches)),
         "num_tokens": int(tokens_BT.size),
         "seq_len": length,

@@ -389,7 +389,7 @@ def _outliers(
 ) -> OutlierReport:
     measured = measure_outliers(cfg, params, x_NT, advance=advance)
     top_LC = np.argsort(-measured.first_LD, axis=-1)[:, :_TOP_CHANNELS]
-    rest_L = measured.dom_ratio_LT[:, 1:].mean(axis=-1) if x_NT.shape[1] > 1 else measured.dom_ratio_LT[:, 0]
+    rest_L = measured.dom_ratio_LT[:, 1:].mean(axis=-1) if x_NT.shape[1] > 1 else np.full(cfg.num_layers, np.nan)
     layers: list[BlockOutliers] = [
         {
             "block": layer + 1,
@@ -416,5 +416,5 @@ def _outliers(
 
 
 def _numbers(values: np.ndarray) -> list[float | None]:
-    """Return floats, None where a ratio is undefined (a residual stream of zeros): JSON has no NaN."""
+    """Return floats, None where a ratio is undefined (zeros alone, or no other position): JSON has no NaN."""
     return [float(value) if np.isfinite(value) else None for value in values]

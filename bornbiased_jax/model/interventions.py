@@ -113,6 +113,7 @@ def _apply_in_turn(edits: list[Edit], x: jax.Array, layer: jax.Array) -> jax.Arr
     return x
 
 
+UNEDITED = "neurons of a mixture of experts are not edited: leave the MLP's hidden layer alone"
 _NEURON = re.compile(r"blocks/(\d{1,9})/mlp:(\d{1,9})")
 
 
@@ -151,6 +152,8 @@ def check_neuron(cfg: ModelConfig, neuron: Neuron) -> None:
     _check_block(cfg.num_layers, neuron.block)
     if not cfg.mlp:
         raise InputError(f"{neuron}: the model has no MLP (mlp=false)")
+    if cfg.num_experts is not None:
+        raise InputError(f"{neuron}: {UNEDITED}")
     if not 0 <= neuron.unit < cfg.d_ff:
         raise InputError(f"{neuron}: the MLP's neurons are 0 to {cfg.d_ff - 1}")
 

@@ -21,7 +21,7 @@ from jax.lax import DotAlgorithmPreset, PrecisionLike
 
 from bornbiased_jax.config import Activation, ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.model.interventions import NO_EDITS, Edits, apply_edit
+from bornbiased_jax.model.interventions import NO_EDITS, UNEDITED, Edits, apply_edit
 
 Activations = dict[str, jax.Array]
 """Activations of a block by name."""
@@ -291,7 +291,7 @@ class Experts(nn.Module):
         """Return the update of the residual stream, and the activations by name."""
         cfg, precision = self.cfg, context.precision
         if context.edits.mlp_hidden is not None:
-            raise InputError("neurons of a mixture of experts are not edited: leave the MLP's hidden layer alone")
+            raise InputError(UNEDITED)
         E, C, D, F = cfg.num_experts or 1, cfg.experts_per_token, cfg.d_model, cfg.d_ff
         x_BTD = apply_edit(context.edits.mlp_input, x_BTD)
         x_ND = x_BTD.reshape(-1, D)

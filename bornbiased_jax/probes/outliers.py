@@ -172,7 +172,8 @@ class SuperNeuron(TypedDict):
     """From 1; neurons and channels count from 0."""
     neuron: int
     write: float
-    """Mean activation at the first position × largest weight of the row of W_down, in residual units."""
+    """Mean activation at the first position × largest weight of the row of W_down, in residual units (where no norm
+    follows)."""
     channel: int
     """Where that weight is."""
     channel_share: float
@@ -241,7 +242,7 @@ def super_neurons(
         down_FD = down(layer)
         channel_LF[layer] = np.square(down_FD, dtype=np.float64).argmax(axis=-1)
         weight_LF[layer] = np.take_along_axis(down_FD, channel_LF[layer][:, None], -1)[:, 0]
-    write_LF = signed_LF * weight_LF
+    write_LF = signed_LF * weight_LF * cfg.residual_scale
     # Norms of the input columns, against the layer's median.
     names = ("gate", "up") if cfg.gated_mlp else ("up",)
     norms = {

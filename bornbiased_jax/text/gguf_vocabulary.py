@@ -23,7 +23,8 @@ _DIGITS = (r"\p{N}", bpe.GPT2_PATTERN)
 _PRE_TOKENIZERS: dict[str, tuple[tuple[str, ...], bool]] = {
     **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo"), ((bpe.GPT2_PATTERN,), False)),
     **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell"), (_DIGITS, False)),
-    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "dbrx", "smaug-bpe"), ((bpe.CL100K_PATTERN,), True)),
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3"), ((bpe.CL100K_PATTERN,), True)),
+    **dict.fromkeys(("dbrx", "smaug-bpe"), ((bpe.CL100K_PATTERN,), False)),
     **dict.fromkeys(("qwen2", "stablelm2"), ((bpe.QWEN_PATTERN,), False)),
 }
 _PREFIX = "tokenizer.ggml."

@@ -184,6 +184,17 @@ def test_each_expert_is_a_matrix_of_its_own():
     np.testing.assert_array_equal(made(between, kernel, other), np.stack(apart, axis=1))
 
 
+def test_the_order_in_memory_changes_nothing():
+    kernel = np.random.default_rng(0).standard_normal((2, 3, 8, 10)).astype(np.float32)
+    head = kernel[0, 0]
+    params = {"blocks": {"up": {"kernel": kernel}}, "head": {"kernel": head}}
+    by_columns = {"blocks": {"up": {"kernel": np.asfortranarray(kernel)}}, "head": {"kernel": np.asfortranarray(head)}}
+    for change in (lambda tree: damage.prune(tree, 0.25), lambda tree: damage.add_noise(tree, 0.5, seed=1)):
+        pairs = zip(flatten(change(params)).values(), flatten(change(by_columns)).values(), strict=True)
+        for expected, actual in pairs:
+            np.testing.assert_allclose(actual, expected, rtol=1e-5)
+
+
 @pytest.mark.parametrize("bits", [4, 8])
 def test_rounding_errs_by_half_a_step_and_uniformly(bits):
     """The mean square of the error is step²/12 where the step is small, and no error exceeds half a step."""

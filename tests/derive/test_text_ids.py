@@ -17,9 +17,12 @@ def model(vocab_size, *tokenizer_files):
 
 def test_ids_of_a_text_are_those_that_the_vocabulary_has(monkeypatch, tmp_path):
     (tmp_path / "text.txt").write_text("zzzaz")
-    assert ids_in_text(model(256), str(tmp_path / "text.txt")).tolist() == [ord("a"), ord("z")]
+    # The byte that ends every document is in use too.
+    assert ids_in_text(model(256), str(tmp_path / "text.txt")).tolist() == [0, ord("a"), ord("z")]
     monkeypatch.setattr(text_ids, "load_tokenizer", lambda path: ByteTokenizer())
-    assert ids_in_text(model(100, Path("a")), str(tmp_path / "text.txt")).tolist() == [ord("a")]
+    assert ids_in_text(model(100, Path("a")), str(tmp_path / "text.txt")).tolist() == [0, ord("a")]
+    monkeypatch.setattr(text_ids, "load_tokenizer", lambda path: ByteTokenizer(eos_id=None, bos_id=9))
+    assert ids_in_text(model(100, Path("a")), str(tmp_path / "text.txt")).tolist() == [9, ord("a")]
     with pytest.raises(InputError, match="no token of .*text.txt is in the vocabulary: choose another text"):
         ids_in_text(model(50, Path("a")), str(tmp_path / "text.txt"))
     with pytest.raises(InputError, match="without a tokenizer"):

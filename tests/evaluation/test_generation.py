@@ -84,6 +84,12 @@ def test_sampled_tokens_have_the_probabilities(sampling, expected):
     assert (np.abs(measured - expected) <= 5 * np.sqrt(expected * (1 - expected) / draws)).all()
 
 
+@pytest.mark.parametrize("temperature", [1e-30, 1e-39, 1e-300])
+def test_the_least_temperatures_take_the_likeliest_token(temperature):
+    token = next_token(jnp.asarray([5.0, -1.0, 10.0, 9.0]), jax.random.key(0), Sampling(temperature=temperature))
+    assert int(token) == 2
+
+
 @pytest.mark.slow
 def test_sampling_is_repeated_by_its_seed():
     checkpoint = open_checkpoint(HF / "llama")

@@ -74,6 +74,7 @@ def test_the_command_writes_before_and_after(tmp_path, capsys):
         (["--write", "blocks/1/mlp:0"], "blocks/12/mlp:1229@8"),
         (["--write", "blocks/1/mlp:0@9"], "between 1 and the length 8"),
         (["--clear", "5@x"], "507@12"),
+        (["--clear", "5@"], "507@12"),
         (["--first-token", "260"], "vocabulary of 260"),
         (["--silence", "blocks/1/mlp:0", "--write", "blocks/1/mlp:0@2"], "named twice"),
         (["--silence", "blocks/1/mlp:0", "--position", "9"], "position 9"),
@@ -92,3 +93,6 @@ def test_neurons_of_a_model_without_any_are_refused_before_it_runs(monkeypatch, 
     monkeypatch.setattr("bornbiased_jax.evaluation.intervention.measure_sinks", None)
     assert run(["intervene", f"{REF},mlp=false", *CALL[2:], "--write", "blocks/1/mlp:0@2", "--quiet"]) == 2
     assert "the model has no MLP" in capsys.readouterr().err
+    for edit in (["--write", "blocks/1/mlp:0@2"], ["--silence", "blocks/1/mlp:0"]):
+        assert run(["intervene", f"{REF},num_experts=2", *CALL[2:], *edit, "--quiet"]) == 2
+        assert "neurons of a mixture of experts are not edited" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """The live comparison with transformers, where it is installed."""
 
 import importlib.util
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -83,7 +84,10 @@ def test_only_directories_of_hugging_face_can_be_compared(tmp_path):
             parity(ref)
 
 
-@pytest.mark.parametrize("logit, words", [(0.0, "all logits of transformers are equal"), (np.nan, "not finite")])
+@pytest.mark.parametrize(
+    "logit, words",
+    [(0.0, "all logits of transformers are equal"), (np.nan, "not finite"), (np.inf, "not finite")],
+)
 def test_parity_is_undefined_where_logits_say_nothing(monkeypatch, logit, words):
     def constant(place, tokens_BT):
         return np.full((*tokens_BT.shape, 53), logit, np.float32), {"transformers": "5", "torch": "2"}
@@ -91,6 +95,8 @@ def test_parity_is_undefined_where_logits_say_nothing(monkeypatch, logit, words)
     monkeypatch.setattr("bornbiased_jax.evaluation.parity.transformers_logits", constant)
     comparison = parity(FIXTURES / "hf" / "llama", num_sequences=1, seq_len=4)
     assert comparison["verdict"] == "undefined" and words in comparison["reason"]
+    # JSON has no NaN.
+    assert json.dumps(comparison, allow_nan=False)
     (line,) = Parity(comparison).summary()
     assert line.startswith("Undefined: ") and words in line
 

@@ -31,6 +31,13 @@ def test_sinks_by_step_have_the_criteria_of_the_report(monkeypatch):
     assert row["largest_score"] == [pytest.approx(np.max(report["score_by_layer_head"]["8"]))]
 
 
+def test_a_single_position_has_no_others():
+    cfg = preset("llama-tiny", num_layers=1, d_model=16, num_heads=2, d_ff=8, vocab_size=64)
+    report = report_on_ids(cfg, init_seed(cfg, 0), np.arange(9), ReportOptions(lengths=[1], num_sequences=2))
+    (block,) = report["outliers"]["layers"]
+    assert block["dom_ratio_first"] > 1 and block["dom_ratio_rest"] is None
+
+
 @pytest.mark.slow
 def test_a_mixture_of_experts_has_a_report_without_super_neurons(monkeypatch):
     cfg = preset("mixtral-tiny", num_layers=2, d_model=16, num_heads=2, num_kv_heads=1, d_ff=8, vocab_size=64)

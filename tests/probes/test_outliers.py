@@ -9,6 +9,8 @@ import pytest
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
+from bornbiased_jax.model import ForwardOptions
+from bornbiased_jax.model.interventions import Neuron, silence
 from bornbiased_jax.probes import batching, outliers
 from bornbiased_jax.probes.outliers import dom_ratio, effective_rank, measure_outliers, super_neurons
 from tests.model.forward import apply
@@ -151,6 +153,20 @@ def test_neurons_with_a_row_of_zeros_write_nothing_and_are_left_out():
     assert np.isfinite([neuron["channels"] for neuron in neurons]).all()
     params["blocks"]["mlp"]["down"]["kernel"][:] = 0.0
     assert super_neurons(cfg, params, tokens) == []
+
+
+def test_writes_are_what_the_residual_stream_lacks_without_the_neuron():
+    """Granite multiplies what a sublayer writes."""
+    cfg = preset("llama-tiny", num_layers=1, d_model=D, vocab_size=61, d_ff=F, num_heads=4, residual_scale=0.25)
+    params, tokens = init_seed(cfg, 0), np.random.default_rng(0).integers(0, 61, (N, T))
+    (best,) = super_neurons(cfg, params, tokens, top=1)
+    edit = silence(cfg, [Neuron(best["block"], best["neuron"])])
+    with_it, without = (
+        apply(cfg, params, tokens, capture=("residual",), options=ForwardOptions(edit=edits)).layers["residual"]
+        for edits in (None, edit)
+    )
+    written = np.asarray(with_it - without)[0, :, 0, best["channel"]].mean()
+    assert best["write"] == pytest.approx(written, rel=1e-3)
 
 
 def test_norms_of_mostly_pruned_neurons_are_those_of_the_others():

@@ -163,6 +163,19 @@ def test_what_keeping_saves_is_told_without_a_cell_that_keeps_nothing(params):
     assert sum(done) == 2 * len(TOKENS[:2])
 
 
+@pytest.mark.parametrize("name", ["w16", "w2"])
+def test_divergences_are_those_of_float64_however_small(params, name):
+    (cell,) = prices(CFG, params, TOKENS, [parse_scheme(name)], granularities=["token"], keep=[0])
+    logs = []
+    for weights in (params, quantized_params(params, parse_scheme(name).weights, "token")):
+        logits = np.asarray(apply(CFG, weights, TOKENS).logits_BTV[:, :-1], np.float64)
+        logs.append(logits - np.log(np.exp(logits).sum(-1, keepdims=True)))
+    full, log = logs
+    expected = np.median((np.exp(full) * (full - log)).sum(-1))
+    # Logits are rounded to float32, by about 1e-6, where 16 bits move them by about 1e-4.
+    assert cell["kl_median"] == pytest.approx(expected, rel=0.1)
+
+
 @pytest.mark.slow
 def test_sixteen_bits_a_token_cost_next_to_nothing_and_two_cost_much(params):
     fine, coarse = prices(CFG, params, TOKENS, parse_schemes("w16a16kv16,w2a2kv2"), granularities=["token"], keep=[0])

@@ -84,8 +84,19 @@ def test_the_beginning_of_a_text_is_where_the_file_adds_it(tmp_path, trained):
     assert load_tokenizer(write(tmp_path / "a.gguf", **common, add_bos_token=True)).bos_id == 0
     assert load_tokenizer(write(tmp_path / "b.gguf", **common, add_bos_token=False)).bos_id is None
     assert load_tokenizer(write(tmp_path / "c.gguf", **common)).bos_id is None
-    # llama.cpp adds it for Llama-3 unless told otherwise.
+    # llama.cpp adds it for Llama-3 unless told otherwise, and for others that cut words as Llama-3 does it does not.
     assert load_tokenizer(write(tmp_path / "d.gguf", **common, pre="llama-bpe")).bos_id == 0
+    assert load_tokenizer(write(tmp_path / "e.gguf", **common, pre="smaug-bpe")).bos_id is None
+
+
+def test_only_llama_3_takes_a_word_of_the_vocabulary_whole(tmp_path, trained):
+    common = {**parts(trained), "eos_token_id": 0}
+    word = {**common, "tokens": [*common["tokens"], "zqzq"], "types": [*common["types"], NORMAL]}
+    sizes = {
+        pre: len(load_tokenizer(write(tmp_path / f"{pre}.gguf", **word, pre=pre)).encode("zqzq"))
+        for pre in ("llama-bpe", "dbrx", "smaug-bpe")
+    }
+    assert sizes == {"llama-bpe": 1, "dbrx": 4, "smaug-bpe": 4}
 
 
 def scored_parts():
