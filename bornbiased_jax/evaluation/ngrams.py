@@ -49,7 +49,9 @@ def bigram_loss(train: np.ndarray, held_out: np.ndarray, vocab_size: int) -> flo
     # Look up each held-out pair, and back off to the unigram.
     before, after = held_out[:-1], held_out[1:]
     held_pairs = _pair(before, after, vocab_size)
-    place = np.minimum(np.searchsorted(pairs, held_pairs), len(pairs) - 1)
+    place = np.searchsorted(pairs, held_pairs)
+    # A number that no pair has stands after the largest one.
+    pairs, counts = np.append(pairs, -1), np.append(counts, 0)
     pair_counts = np.where(pairs[place] == held_pairs, counts[place], 0)
     total = followed[before] + kinds[before]
     backed = (pair_counts + kinds[before] * unigram[after]) / np.maximum(total, 1.0)

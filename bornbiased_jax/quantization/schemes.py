@@ -82,12 +82,12 @@ def parse_granularities(text: str) -> list[Granularity]:
 
 
 def parse_kept(text: str) -> list[int]:
-    """Parse numbers of first positions to keep, separated by commas.
+    """Parse numbers of first positions to keep, separated by commas, each once.
 
     Raises:
         InputError: anything but integers of at least 0.
 
-    >>> parse_kept("0,1,4")
+    >>> parse_kept("0,1,4,1")
     [0, 1, 4]
     """
     try:
@@ -97,4 +97,4 @@ def parse_kept(text: str) -> list[int]:
     for count in counts:
         if count < 0:
             raise InputError(f"{count} first positions cannot be kept: give 0 or more")
-    return counts
+    return list(dict.fromkeys(counts))

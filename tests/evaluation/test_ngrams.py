@@ -40,3 +40,5 @@ def test_unseen_pairs_and_tokens_have_a_finite_loss():
     assert np.isfinite(bigram_loss(train, held, 4))
     # By hand: kinds(0)=1, seen(0 1)=2; p(1)=3/9. p(1|0) = (2 + 1/3)/(2 + 1).
     assert bigram_loss(train, np.asarray([0, 1]), 4) == pytest.approx(-np.log((2 + 3 / 9) / 3))
+    # One token has no follower: the frequencies alone are left.
+    assert bigram_loss(train[:1], held, 4) == unigram_loss(train[:1], held[1:], 4)
