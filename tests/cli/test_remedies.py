@@ -266,7 +266,7 @@ FOLLOWED = {
     "a file of roles (--roles FILE)": "tests/checkpoints/test_naming.py::"
     "test_names_that_no_convention_fits_are_refused_until_a_file_of_roles_describes_them",
     "no change: give at least one": "tests/cli/test_remedies.py::test_options_that_a_message_names_help",
-    "prefix-plus begins at zero": "tests/derive/test_tune.py::test_prefix_plus_takes_one_seed_and_another_order",
+    "prefix-plus begins at zero": "tests/derive/test_tune.py::test_a_prefix_opens_everywhere_and_cannot_be_exported",
     "name the folder that reproduce --out was given": "tests/experiments/test_results.py::"
     "test_a_rerun_at_its_scale_verifies_a_record_and_leaves_all_else",
     "describe them in a file of roles": "tests/checkpoints/test_naming.py::"
