@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from bornbiased_jax import results
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.results.comparison import compare
+from bornbiased_jax.results.initialization import Trainability
 from bornbiased_jax.results.run_reports import Evaluation
 
 SEEDS, LAYERS = (3, 5), (1, 2, 3)
@@ -117,6 +118,18 @@ def test_two_results_are_compared_row_by_row():
     assert by_block.summary()[0].endswith(": after differs.")
     same = compare(contraction(), contraction())
     assert "all numbers are equal" in same.summary()[0] and same.arrays["inter_cosine.difference"].shape == (2, 3)
+
+
+def test_cells_of_a_diagram_are_compared_in_their_places():
+    values = {"num_layers": None, "x_values": [1.0, 2.0], "y_values": [1.0, 2.0]}
+    flat = {"gradient_ratio": [[1.0, 1.0]] * 2, "entropy": [[0.5, 0.5]] * 2}
+    planes = {
+        name: {"x": f"{name} x", "y": f"{name} y", **values, **flat, "contraction": [[0.125, 0.25], [0.5, 1.0]]}
+        for name in ("depth", "attention")
+    }
+    diagram = Trainability("a", {"seq_len": 8, **planes}, {})
+    compared = compare(diagram, diagram)
+    assert len(compared.rows()) == 8 and "all numbers are equal" in compared.summary()[0]
 
 
 def test_a_number_that_one_result_lacks_is_no_equality():
