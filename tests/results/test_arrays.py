@@ -70,6 +70,19 @@ def test_several_lengths_and_a_sweep_are_further_axes():
     assert sinks().arrays["score"].shape == (3, 2, 2)
 
 
+def test_each_vocabulary_of_a_sweep_has_its_level_of_chance():
+    counts = {16: 8, 512: 2}
+    records = [
+        {**record, "vocab_size": V, "uniform_top_count": count}
+        for V, count in counts.items()
+        for record in preference().records
+    ]
+    lines = results.Preference(records, swept="vocab_size").draw().axes[0].get_lines()
+    levels = {line.get_label(): line.get_ydata()[0] for line in lines if "equally likely" in line.get_label()}
+    name = "the most frequent of equally likely tokens, vocab_size = "
+    assert levels == {f"{name}16": 0.8, f"{name}512": 0.2}
+
+
 def test_what_a_step_lacks_is_nan():
     arrays = training().arrays
     assert arrays["loss"].shape == (3, 2) and arrays["loss"][2, 1] == 5.0 / 3
