@@ -145,6 +145,12 @@ def test_cells_of_a_diagram_are_compared_in_their_places():
     assert len(compared.rows()) == 8 and "all numbers are equal" in compared.summary()[0]
 
 
+def test_rates_that_differ_are_written_apart():
+    before = {"sink_rate": 0.1234, "loss": 3.0}
+    summary = results.Intervention({"position": 1, "before": before, "sink_rate": 0.1229, "loss": 3.0}).summary()
+    assert "are fewer: 12.34% of the heads as it is, 12.29% after" in summary[0]
+
+
 def test_a_number_that_one_result_lacks_is_no_equality():
     compared = compare(intervention([0.5, 0.25]), intervention([None, 0.25]))
     assert compared.summary()[0].endswith(": all numbers that both have are equal; one of them lacks some of after.")
