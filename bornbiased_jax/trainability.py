@@ -142,7 +142,7 @@ def _cell(stack: Stack, seq_len: int, ratio_of: Callable[[MeanFieldProfile], flo
     try:
         ratio = ratio_of(forward)
     except ValueError:
-        ratio = None  # Attention that is far from uniform, or a part of the model whose gradients have no theory.
+        ratio = None  # Attention or predictions far from uniform, or a part of the model without a theory of gradients.
     return float(forward.inter_cosine[-1]), ratio, _entropy(forward)
 
 

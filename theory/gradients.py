@@ -26,6 +26,9 @@ LARGEST_LENGTH = 512
 LARGEST_LOGIT_VARIANCE = 0.17
 """Of attention's logits between keys: up to it weights count as uniform, which moves the norm of a block by less than
 5%."""
+LARGEST_HEAD_VARIANCE = 0.8
+"""Of the model's logits, over ln V: up to it probabilities count as log-normal, which moves norms by less than 11% from
+512 tokens on. Beyond, few tokens have most of the probability, and the log-normal moment has no bound."""
 
 
 class Pairs(NamedTuple):
@@ -179,6 +182,12 @@ def _at_head(stack: Stack, last: Fields, head: HeadGradients) -> Pairs:
     scale_T = sublayers.norm_scale(stack, last.variance_n)
     normed = last.scaled(scale_T)
     logit_variance = head.std**2 * stack.width
+    largest, limit = logit_variance * float(normed.variance_n.max()), LARGEST_HEAD_VARIANCE * np.log(head.vocabulary)
+    if not largest <= limit:
+        raise ValueError(
+            f"gradients: the model's logits have variance {largest:.3g}, above {limit:.2g} up to which the theory of "
+            f"gradients holds for {head.vocabulary:,} tokens"
+        )
     per_token = logit_variance / head.vocabulary
     within = per_token * np.expm1(logit_variance * normed.within_nn)
     cross = per_token * np.expm1(logit_variance * normed.cross_nn)

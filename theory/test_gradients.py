@@ -90,6 +90,8 @@ def test_scale_of_the_head_scales_gradients():
         ({"parallel_residual": True}, "parallel block"),
         ({"output_gate": "headwise"}, "output gate"),
         ({"init.query": "normal:0.06", "init.key": "normal:0.06"}, "logits have variance"),
+        ({"init": "torchtitan-llama3"}, "the model's logits have variance 128, above 6.7"),
+        ({"norm": "none", "attention": False, "init": "kaiming", "num_layers": 16}, "the model's logits have variance"),
         ({"logit_softcap": 30.0}, "soft cap"),
         ({"positions": "rope", "rope_pattern": "rn"}, "some layers alone"),
         ({"init": "normal-0.02-mirrored"}, "mirrored neurons"),

@@ -202,9 +202,10 @@ def print_tables(tables: list[Listing], *, to_stderr: bool = False) -> None:
 
     from bornbiased_jax.results.result import written
 
-    console = Console(stderr=to_stderr, soft_wrap=False)
+    # Names of files may hold brackets and colons.
+    console = Console(stderr=to_stderr, soft_wrap=False, markup=False, emoji=False)
     if not console.is_terminal:
-        console = Console(stderr=to_stderr, width=max(120, console.width))
+        console.width = max(120, console.width)
     for listing in tables:
         # A title is wrapped to its table's width: as wide as the title at least.
         title = listing.title

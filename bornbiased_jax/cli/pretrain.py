@@ -49,7 +49,7 @@ OVERRIDES: dict[str, tuple[Any, str]] = {
     "beta2": (options.Ranged(ranges.Decay), "AdamW's decay of the mean squared gradient."),
     "epsilon": (options.Ranged(ranges.LearningRate), "AdamW's epsilon."),
     "dtype": (click.Choice(["float32", "bfloat16"]), "Type to compute in; weights and optimizer stay float32."),
-    "tokenizer": (str, "bytes, bpe, bpe:4096 or a file; else that of --init-from, or the bpe of the model's size."),
+    "tokenizer": (str, "bytes, bpe, bpe:4096 or a file; else that of given weights, or the bpe of the model's size."),
     "validation-fraction": (options.Ranged(ranges.HeldOut), "Fraction of the documents held out."),
     "init-from": (str, "Begin with these weights: a checkpoint, or a run that has all the seeds."),
     "checkpoint-every": (

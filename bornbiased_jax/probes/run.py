@@ -9,6 +9,7 @@ from typing import TypedDict
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
 
 from bornbiased_jax import parallel, store
@@ -19,7 +20,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.executors import Engine, local
 from bornbiased_jax.keys import check_seed
 from bornbiased_jax.model.layers import HIGHEST
-from bornbiased_jax.model.streaming import check_overflow
+from bornbiased_jax.model.streaming import Overflow, check_overflow
 from bornbiased_jax.probes import chunks, contraction, preference
 from bornbiased_jax.probes.batching import batch_size_by_tokens
 from bornbiased_jax.probes.inputs import Inputs
@@ -93,6 +94,7 @@ def probe(
 
     Raises:
         InputError: inputs that do not fit the model, a store that cannot be written, or another engine without one.
+        Overflow: hidden states that are not finite.
 
     Example:
         >>> from bornbiased_jax.config import preset
@@ -212,6 +214,14 @@ class _Ticker:
 def _record(cfg: ModelConfig, seed: int, inputs: Inputs, result: Results, intra: bool) -> ProbeRecord:
     counts = preference.PreferenceState(**result["preference"])
     sums = contraction.ContractionSums(**result["contraction"])
+    is_finite_L = np.isfinite(sums.own_L)
+    if not is_finite_L.all():
+        # Of logits that are no numbers the first token's would be taken, for every input.
+        block = min(int(np.argmin(is_finite_L)) + 1, cfg.num_layers)
+        raise Overflow(
+            f"hidden states overflow after block {block} of {cfg.num_layers}: draw smaller weights, or take fewer "
+            "layers or a norm"
+        )
     preferred = preference.summarize(counts, vocab_size=cfg.vocab_size)
     chance = inputs.equal_last_tokens_by_chance
     contracted = contraction.summarize(sums, d_model=cfg.d_model, intra=intra, remove_same_last=chance)

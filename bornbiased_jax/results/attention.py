@@ -20,7 +20,7 @@ from bornbiased_jax.quantization import Granularity, Scheme
 from bornbiased_jax.report import figures, sink_figures
 from bornbiased_jax.report.tables import Panel
 from bornbiased_jax.results.result import Listing, Result, listing
-from bornbiased_jax.results.wording import count, explain, percent
+from bornbiased_jax.results.wording import count, explain, percent, percents
 from bornbiased_jax.text import Tokenizer
 
 if TYPE_CHECKING:
@@ -180,9 +180,10 @@ class Intervention(Result):
         report, before = self.report, self.report["before"]
         difference = report["sink_rate"] - before["sink_rate"]
         change = "are fewer" if difference < 0 else "are more" if difference > 0 else "are as many"
+        rate_before, rate = percents(before["sink_rate"], report["sink_rate"])
         return [
-            f"Sinks at position {report['position']} {change}: {percent(before['sink_rate'])} of the heads as it is, "
-            f"{percent(report['sink_rate'])} after the intervention.",
+            f"Sinks at position {report['position']} {change}: {rate_before} of the heads as it is, {rate} after the "
+            "intervention.",
             f"The loss moved by {report['loss'] - before['loss']:+.4f} nats a token, to {report['loss']:.4f}; both are "
             "means over the same windows of one text.",
         ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -98,15 +99,26 @@ def compare(a: Result, b: Result) -> Comparison:
         raise InputError(f"a is a {type(a).__name__} and b a {type(b).__name__}: compare two results of one kind")
     rows_a, rows_b = ([flat(row) for row in result.rows()] for result in (a, b))
     labels = tuple(name for name in a.index() if rows_a and rows_b and name in rows_a[0] and name in rows_b[0])
-    by_label = {tuple(row[name] for name in labels): row for row in rows_b}
-    matches = []
-    for row in rows_a:
-        partner = by_label.get(tuple(row[name] for name in labels))
-        if partner is not None:
-            matches.append({name: row[name] for name in labels} | _differences(row, partner, labels))
+    partners = _by_label(rows_b, labels)
+    matches = [
+        {name: row[name] for name in labels} | _differences(row, partners[label], labels)
+        for label, row in _by_label(rows_a, labels).items()
+        if label in partners
+    ]
     if not matches:
         raise InputError(f"the two results share no {' and '.join(labels) or 'row'}: make both with the same ones")
     return Comparison(a, b, labels, matches)
+
+
+def _by_label(rows: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> dict[tuple[object, ...], Mapping[str, Any]]:
+    """Return rows by their labels; rows of equal labels, as cells of a diagram without any, are numbered in order."""
+    times: Counter[tuple[object, ...]] = Counter()
+    by_label = {}
+    for row in rows:
+        label = tuple(row[name] for name in labels)
+        by_label[*label, times[label]] = row
+        times[label] += 1
+    return by_label
 
 
 def _differences(a: Mapping[str, Any], b: Mapping[str, Any], labels: Sequence[str]) -> dict[str, object]:

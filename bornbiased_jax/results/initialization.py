@@ -26,7 +26,7 @@ _STATISTICS = (
 )
 _CAPTION = (
     "{plane} At initialization, from theory: nothing is built or sampled. Empty cells have no theory: gradients where "
-    "attention is far from uniform, or a residual stream that vanishes or explodes."
+    "attention or the predictions are far from uniform, or a residual stream that vanishes or explodes."
 )
 
 

@@ -215,8 +215,12 @@ class Preference(_Probe):
             fractions = [number / record["num_inputs"] for number in record["ranked_counts"]]
             ranks = range(1, len(fractions) + 1)
             figures.line(ax, ranks, fractions, name=f"{name}: token {record['top1_id']}", color=color, markers=True)
-        by_chance = self.records[0]["uniform_top_count"] / self.records[0]["num_inputs"]
-        figures.reference(ax, by_chance, "the most frequent of equally likely tokens", color=figures.MUTED)
+        # Records of several vocabularies have a level each.
+        shown_records = self.records[: len(figures.SERIES)]
+        levels = {record["uniform_top_count"] / record["num_inputs"]: record for record in shown_records}
+        for level, record in levels.items():
+            condition = f", {self._condition(record, with_length=several)}" if len(levels) > 1 else ""
+            figures.reference(ax, level, f"the most frequent of equally likely tokens{condition}", color=figures.MUTED)
         ax.set_ylim(bottom=0)
         figures.count_axis(ax)
         figures.label(ax, "rank of the token", "fraction of inputs")

@@ -61,6 +61,19 @@ def percent(fraction: float) -> str:
     return f"{100 * fraction:.{digits}g}%"
 
 
+def percents(first: float, second: float) -> list[str]:
+    """Write two fractions as percentages, unequal ones with as many digits as tell them apart.
+
+    >>> percents(0.1234, 0.1229), percents(0.5, 0.25), percents(0.5, 0.5)
+    (['12.34%', '12.29%'], ['50%', '25%'], ['50%', '50%'])
+    """
+    texts, digits = [percent(first), percent(second)], 2
+    while first != second and texts[0] == texts[1]:
+        digits += 1
+        texts = [f"{100 * fraction:.{digits}g}%" for fraction in (first, second)]
+    return texts
+
+
 def rounded(value: float) -> str:
     """Write three significant digits, with a power of ten only from a billion on.
 

@@ -105,6 +105,13 @@ def test_a_title_stays_on_its_line(capsys):
     assert capsys.readouterr().out.splitlines()[0].strip() == "A title far wider than its table"
 
 
+def test_names_with_brackets_and_colons_are_printed_as_they_are(capsys):
+    names = ["runs/[old]/a", "runs/[/old]", "hf:smile:"]
+    print_tables([Listing(name, [f"a {name}"], [[name]]) for name in names])
+    out = capsys.readouterr().out
+    assert [out.count(name) for name in names] == [3, 3, 3]
+
+
 def _short_call(text):
     """The report on three sequences of eight tokens."""
     sizes = ["--lengths", "8", "--num-sequences", "3"]

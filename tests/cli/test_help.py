@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -93,6 +94,14 @@ def test_everyday_options_come_first(path, capsys):
     names = [line.split()[0] for line in first if line.startswith("  --")]
     assert set(EVERYDAY[path]) <= set(names) and len(names) < 20
     assert not {"--mesh", "--engine", "--beta1"} & set(names)
+
+
+@pytest.mark.parametrize("path", sorted(commands()))
+def test_the_help_of_an_option_names_options_of_its_command(path):
+    parameters = commands()[path].params
+    existing = {name for parameter in parameters for name in (*parameter.opts, *parameter.secondary_opts)}
+    texts = " ".join(parameter.help or "" for parameter in parameters if isinstance(parameter, click.Option))
+    assert set(re.findall(r"--[a-z][a-z0-9-]*", texts)) <= existing
 
 
 def test_every_option_of_a_section_exists():

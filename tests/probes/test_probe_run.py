@@ -12,6 +12,7 @@ import pytest
 from bornbiased_jax import keys
 from bornbiased_jax import model as models
 from bornbiased_jax.config import preset
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.probes.inputs import parse_inputs
 from bornbiased_jax.probes.observe import observe
 from bornbiased_jax.probes.run import ProbeOptions, probe
@@ -108,6 +109,7 @@ def test_given_weights_are_those_of_their_untrained_model(inputs):
 MEMORY = """
 import json, resource, sys
 from bornbiased_jax.config import preset
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.probes.inputs import parse_inputs
 from bornbiased_jax.probes.run import ProbeOptions, probe
 from bornbiased_jax.probes.subject import untrained
@@ -161,3 +163,13 @@ def test_the_last_position_is_read_whether_or_not_the_others_are(inputs):
             np.testing.assert_allclose(states, wanted, rtol=0, atol=1e-5)
         np.testing.assert_array_equal(observed.prediction_B, np.argmax(plain.logits_BTV[:, -1], axis=-1))
     assert last.intra_LB is None and every.intra_LB.shape == (CFG.num_layers, 6)
+
+
+@pytest.mark.slow
+def test_states_that_overflow_are_refused_and_prefer_no_token():
+    sizes = {"num_layers": 3, "d_model": 8, "num_heads": 1, "d_ff": 8, "vocab_size": 16}
+    wild = {f"init.{group}": "normal:1e9" for group in ("embedding", "up", "down")}
+    cfg = preset("gpt2-tiny", **sizes, **wild, norm="none", activation="relu")
+    inputs = parse_inputs("tokens", num_inputs=8, seq_len=2, cfg=cfg)
+    with pytest.raises(InputError, match="hidden states overflow after block 2 of 3"):
+        list(probe(untrained(cfg), [0], inputs))

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from bornbiased_jax import results
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.results.comparison import compare
+from bornbiased_jax.results.initialization import Trainability
 from bornbiased_jax.results.run_reports import Evaluation
 
 SEEDS, LAYERS = (3, 5), (1, 2, 3)
@@ -69,6 +70,19 @@ def test_several_lengths_and_a_sweep_are_further_axes():
     assert sinks().arrays["score"].shape == (3, 2, 2)
 
 
+def test_each_vocabulary_of_a_sweep_has_its_level_of_chance():
+    counts = {16: 8, 512: 2}
+    records = [
+        {**record, "vocab_size": V, "uniform_top_count": count}
+        for V, count in counts.items()
+        for record in preference().records
+    ]
+    lines = results.Preference(records, swept="vocab_size").draw().axes[0].get_lines()
+    levels = {line.get_label(): line.get_ydata()[0] for line in lines if "equally likely" in line.get_label()}
+    name = "the most frequent of equally likely tokens, vocab_size = "
+    assert levels == {f"{name}16": 0.8, f"{name}512": 0.2}
+
+
 def test_what_a_step_lacks_is_nan():
     arrays = training().arrays
     assert arrays["loss"].shape == (3, 2) and arrays["loss"][2, 1] == 5.0 / 3
@@ -117,6 +131,24 @@ def test_two_results_are_compared_row_by_row():
     assert by_block.summary()[0].endswith(": after differs.")
     same = compare(contraction(), contraction())
     assert "all numbers are equal" in same.summary()[0] and same.arrays["inter_cosine.difference"].shape == (2, 3)
+
+
+def test_cells_of_a_diagram_are_compared_in_their_places():
+    values = {"num_layers": None, "x_values": [1.0, 2.0], "y_values": [1.0, 2.0]}
+    flat = {"gradient_ratio": [[1.0, 1.0]] * 2, "entropy": [[0.5, 0.5]] * 2}
+    planes = {
+        name: {"x": f"{name} x", "y": f"{name} y", **values, **flat, "contraction": [[0.125, 0.25], [0.5, 1.0]]}
+        for name in ("depth", "attention")
+    }
+    diagram = Trainability("a", {"seq_len": 8, **planes}, {})
+    compared = compare(diagram, diagram)
+    assert len(compared.rows()) == 8 and "all numbers are equal" in compared.summary()[0]
+
+
+def test_rates_that_differ_are_written_apart():
+    before = {"sink_rate": 0.1234, "loss": 3.0}
+    summary = results.Intervention({"position": 1, "before": before, "sink_rate": 0.1229, "loss": 3.0}).summary()
+    assert "are fewer: 12.34% of the heads as it is, 12.29% after" in summary[0]
 
 
 def test_a_number_that_one_result_lacks_is_no_equality():
