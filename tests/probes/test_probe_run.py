@@ -109,7 +109,6 @@ def test_given_weights_are_those_of_their_untrained_model(inputs):
 MEMORY = """
 import json, resource, sys
 from bornbiased_jax.config import preset
-from bornbiased_jax.errors import InputError
 from bornbiased_jax.probes.inputs import parse_inputs
 from bornbiased_jax.probes.run import ProbeOptions, probe
 from bornbiased_jax.probes.subject import untrained
