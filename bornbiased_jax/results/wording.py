@@ -67,9 +67,11 @@ def percents(first: float, second: float) -> list[str]:
     >>> percents(0.1234, 0.1229), percents(0.5, 0.25), percents(0.5, 0.5)
     (['12.34%', '12.29%'], ['50%', '25%'], ['50%', '50%'])
     """
-    texts, digits = [percent(first), percent(second)], 2
-    while first != second and texts[0] == texts[1]:
-        digits += 1
+    texts = [percent(first), percent(second)]
+    # Seventeen digits tell any two numbers apart.
+    for digits in range(3, 18):
+        if first == second or texts[0] != texts[1]:
+            break
         texts = [f"{100 * fraction:.{digits}g}%" for fraction in (first, second)]
     return texts
 

@@ -9,8 +9,9 @@ from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.rolling_cache import streaming_losses
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.model import Cache, ForwardOptions, apply, empty_cache
+from bornbiased_jax.model import Cache, ForwardOptions, empty_cache
 from bornbiased_jax.model.layers import RollingCache, frequencies
+from tests.model.forward import apply
 from tests.tiers import nightly_except
 
 T, WINDOW = 14, 5
@@ -93,9 +94,6 @@ def test_one_pass_is_decoding_token_by_token(name, keep):
     )
 
 
-whole = jax.jit(apply, static_argnums=0)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("keep", nightly_except([0, 3], 3))
 def test_one_block_reads_the_window_as_a_text_of_its_own(keep):
@@ -105,13 +103,13 @@ def test_one_block_reads_the_window_as_a_text_of_its_own(keep):
     logits_BTV = rolled(cfg, params, TOKENS, keep)
     for index in range(keep + WINDOW, T):
         observed = [*range(keep), *range(index - WINDOW + 1, index + 1)]
-        alone = np.asarray(whole(cfg, params, TOKENS[:, observed]).logits_BTV)[:, -1]
+        alone = np.asarray(apply(cfg, params, TOKENS[:, observed]).logits_BTV)[:, -1]
         np.testing.assert_allclose(logits_BTV[:, index], alone, rtol=0, atol=300 * 2.0**-24 * np.abs(alone).max())
 
 
 def test_a_window_that_holds_everything_changes_nothing():
     params = weights(CFG)
-    plain = np.asarray(whole(CFG, params, TOKENS).logits_BTV)
+    plain = np.asarray(apply(CFG, params, TOKENS).logits_BTV)
     for keep in (0, 4):
         np.testing.assert_allclose(rolled(CFG, params, TOKENS, keep, T), plain, atol=1e-5 * np.abs(plain).max())
     assert np.abs(rolled(CFG, params, TOKENS, 0) - rolled(CFG, params, TOKENS, 1)).max() > 0.01 * np.abs(plain).max()

@@ -8,7 +8,7 @@ import pytest
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.model import ForwardOptions, apply, empty_cache
+from bornbiased_jax.model import ForwardOptions, empty_cache
 from bornbiased_jax.model.adapters import (
     MATRICES,
     Adapter,
@@ -25,6 +25,7 @@ from bornbiased_jax.model.adapters import (
 )
 from bornbiased_jax.model.loss import loss_sum
 from bornbiased_jax.parameters import flatten, unflatten
+from tests.model.forward import apply
 from tests.tiers import nightly_except
 
 SIZES = dict(num_layers=2, num_heads=4, d_model=32, d_ff=40, vocab_size=64, max_seq_len=96)
@@ -34,11 +35,8 @@ TOKENS = np.random.default_rng(0).integers(0, 64, (2, 70)).astype(np.int32)
 EVERY = {"lora": lora(3, matrices=tuple(MATRICES)), "prefix": prefix(5), "prefix-plus": prefix_plus()}
 
 
-forward = jax.jit(apply, static_argnums=0, static_argnames=("positions", "capture"))
-
-
 def logits(cfg, params):
-    return np.asarray(jax.jit(lambda params: apply(cfg, params, TOKENS).logits_BTV)(params))
+    return np.asarray(apply(cfg, params, TOKENS).logits_BTV)
 
 
 def moved(tree, size=0.1):
@@ -77,13 +75,13 @@ def test_a_prefix_is_earlier_positions_that_no_query_is_computed_for():
     """Without positions, the keys and values of some tokens as a prefix are those tokens before the text."""
     cfg = LLAMA.replace(positions="none", num_kv_heads=2)
     base = init_seed(cfg, 3)
-    full = forward(cfg, base, TOKENS[:1], capture=("keys", "values"))
+    full = apply(cfg, base, TOKENS[:1], capture=("keys", "values"))
     length = 9
     kept = {name: full.layers[name][:, 0, :length] for name in ("keys", "values")}
     trained = unflatten({"blocks/attention/prefix_key": kept["keys"], "blocks/attention/prefix_value": kept["values"]})
     adapter = prefix(length)
     params = attach(adapter, base, trained)
-    out = forward(adapted(cfg, adapter), params, TOKENS[:1, length:], capture=("attention_weights", "keys"))
+    out = apply(adapted(cfg, adapter), params, TOKENS[:1, length:], capture=("attention_weights", "keys"))
     # float32 sums of other lengths.
     np.testing.assert_allclose(out.logits_BTV, full.logits_BTV[:, length:], atol=2e-6)
     weights_LBHTS, rest = out.layers["attention_weights"], TOKENS.shape[1] - length
@@ -98,7 +96,7 @@ def test_a_memory_adds_what_its_formula_says():
     base, adapter = init_seed(cfg, 3), prefix_plus()
     params = attach(adapter, base, moved(init_adapter(cfg, adapter, 7), 1.0))
     outputs = [
-        forward(c, p, TOKENS, capture=("attention_output",)).layers["attention_output"][0]
+        apply(c, p, TOKENS, capture=("attention_output",)).layers["attention_output"][0]
         for c, p in ((cfg, base), (adapted(cfg, adapter), params))
     ]
     flat = {path: np.asarray(leaf, np.float64) for path, leaf in flatten(params).items()}
@@ -144,10 +142,10 @@ def test_the_gradient_passes_a_finite_difference_check(method, step):
 def test_decoding_with_a_cache_and_the_last_position_alone_agree(method):
     adapter, base = EVERY[method], init_seed(LLAMA, 3)
     cfg, params = adapted(LLAMA, adapter), merge(adapter, base, moved(init_adapter(LLAMA, adapter, 7)))
-    full = forward(cfg, params, TOKENS).logits_BTV
-    cache = forward(cfg, params, TOKENS[:, :30], options=ForwardOptions(cache=empty_cache(cfg, 2, 70))).cache
-    rest = forward(cfg, params, TOKENS[:, 30:], options=ForwardOptions(cache=cache)).logits_BTV
-    last = forward(cfg, params, TOKENS, positions="last").logits_BTV
+    full = apply(cfg, params, TOKENS).logits_BTV
+    cache = apply(cfg, params, TOKENS[:, :30], options=ForwardOptions(cache=empty_cache(cfg, 2, 70))).cache
+    rest = apply(cfg, params, TOKENS[:, 30:], options=ForwardOptions(cache=cache)).logits_BTV
+    last = apply(cfg, params, TOKENS, positions="last").logits_BTV
     np.testing.assert_allclose(rest, full[:, 30:], atol=2e-6)
     np.testing.assert_allclose(last[:, 0], full[:, -1], atol=2e-6)
 
