@@ -1,7 +1,8 @@
 """Make the fingerprint of a model's weights: one pass over its tensors, each read once, the tables first.
 
 The main thread reads tensors and puts sketches together; threads hash a tensor, take its statistics and multiply it
-with signs. Their results are added in canonical order, so that sums do not depend on threads.
+with signs. Their results are added in canonical order, and each product is one thread's, so that sums do not depend
+on the number of cores.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints.buffers import reused_memory
@@ -107,8 +109,8 @@ def fingerprint(
 
     parameters: dict[str, str] = {}
     records: list[TensorRecord] = []
-    # Add the results in the order of reading.
-    with reused_memory():
+    # Add the results in the order of reading. How many threads share a product would decide how its sums are rounded.
+    with threadpool_limits(1, user_api="blas"), reused_memory():
         for (name, _), (digest, slice_digests, measurements) in zip(groups, _in_order(jobs()), strict=True):
             parameters[name] = digest
             for slice_digest, measurement in zip(slice_digests, measurements, strict=True):

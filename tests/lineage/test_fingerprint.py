@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
 from bornbiased_jax.checkpoints.by_role import read_by_names
@@ -314,6 +315,18 @@ def test_a_comparison_with_its_sheet_hashes_every_tensor_once(monkeypatch):
     keyed = trace(*pair, sign_key="ab")
     assert len(hashed) == sum(len(model.roles.roles) for model in pair)
     assert keyed.detail["suspect_digest"] == verdict.detail["suspect_digest"]
+
+
+def test_products_are_rounded_alike_on_any_number_of_cores():
+    """OpenBLAS splits the sums of a large product among its threads, so how many there are would move entries."""
+    threads = set()
+
+    def look(_count: int) -> None:
+        threads.update(library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas")
+
+    with threadpool_limits(2, user_api="blas"):
+        fingerprint("seed:42@llama-tiny,num_layers=1,vocab_size=64", advance=look)
+    assert threads == {1}
 
 
 def test_small_tensors_take_no_place_of_large_ones():
