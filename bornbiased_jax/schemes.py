@@ -23,6 +23,7 @@ from __future__ import annotations
 import difflib
 import functools
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple, get_args
 
@@ -290,12 +291,13 @@ def parse_rule(group: str, text: str) -> Rule:
         hint = f"did you mean {near[0]!r}?" if near else f"the groups are {', '.join(GROUPS)}"
         raise InputError(f"init.{group} is no group of parameters: {hint}")
     where = f"init.{group}={text}"
-    body, plus, structure = text.partition("+")
-    structure = structure or "none"
+    # A plus before a digit belongs to a number, as in 1e+2.
+    body, *structures = re.split(r"\+(?=[a-z])", text, maxsplit=1)
+    structure = structures[0] if structures else "none"
     kind, _, scale = body.partition(":")
     if kind not in KINDS:
         raise InputError(f"{where}: {kind!r} is no distribution: choose from {', '.join(KINDS)}")
-    if plus and group not in _STRUCTURED.get(structure, ()):  # type: ignore[call-overload]
+    if structures and group not in _STRUCTURED.get(structure, ()):  # type: ignore[call-overload]
         can = ", ".join(name for name, groups in _STRUCTURED.items() if group in groups) or "no structure"
         raise InputError(f"{where}: {group} cannot be {structure}; it can have {can}")
     if kind in ("zeros", "ones"):
@@ -310,7 +312,7 @@ def parse_rule(group: str, text: str) -> Rule:
         rules = ", ".join(STD_RULES)
         raise InputError(f"{where}: {scale!r} is neither a number nor a rule: choose from {rules}") from None
     if not 0 < std < math.inf:
-        raise InputError(f"{where}: a standard deviation is above 0: write {group}=zeros for none")
+        raise InputError(f"{where}: a standard deviation is above 0 and finite: write {group}=zeros for none")
     return Rule(kind, std, structure)  # type: ignore[arg-type]
 
 

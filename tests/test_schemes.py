@@ -18,7 +18,7 @@ from bornbiased_jax.lineage.audit.scheme import init_scheme, repeats_of
 from bornbiased_jax.lineage.audit.summary import moments_of
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.parameters import flatten, parameter_table
-from bornbiased_jax.schemes import SCHEMES, exchangeable, rules_of
+from bornbiased_jax.schemes import SCHEMES, Rule, exchangeable, parse_groups, rules_of
 from tests.tiers import nightly_except
 
 D, F, V, L, LAYER = 96, 224, 700, 3, 2
@@ -249,6 +249,12 @@ def test_repeats_are_named_where_the_configuration_states_none():
 def test_bad_rules_are_refused_by_name(setting, message):
     with pytest.raises(InputError, match=message.replace("(", r"\(").replace(")", r"\)")):
         preset("gpt2-tiny", **dict([parse_setting(setting)]))
+
+
+def test_a_standard_deviation_is_any_number_that_python_writes():
+    for text, std in (("1e+2", 100.0), ("1e-2", 0.01), ("1e16", 1e16)):
+        cfg = preset("gpt2-tiny", **dict([parse_setting(f"init.down=normal:{text}+balanced")]))
+        assert parse_groups(cfg.init_groups)["down"] == Rule("normal", std, "balanced")
 
 
 def test_mirrored_with_odd_width_is_refused():
