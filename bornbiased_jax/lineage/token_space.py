@@ -31,14 +31,18 @@ class TokenTable:
     is_centered: bool
 
     def chunks(self) -> Iterator[tuple[slice, np.ndarray]]:
-        """Yield chunks of rows, scaled and centered: float32, not to be written to."""
+        """Yield chunks of rows, scaled and centered: float32, valid until the next one, not to be written to."""
         step = max(1, _CHUNK // self.rows_VD.shape[1])
+        # One place for all chunks, as new memory costs more than what is computed in it.
+        room_vD = np.empty((min(step, len(self.rows_VD)), self.rows_VD.shape[1]), np.float32)
         for start in range(0, len(self.rows_VD), step):
             rows_vD = np.asarray(self.rows_VD[start : start + step], np.float32)
+            out_vD = room_vD[: len(rows_vD)]
             if self.scale_D is not None:
-                rows_vD = rows_vD * self.scale_D
+                rows_vD = np.multiply(rows_vD, self.scale_D, out=out_vD)
             if self.is_centered:
-                rows_vD = rows_vD - rows_vD.mean(axis=1, dtype=np.float64).astype(np.float32)[:, None]
+                mean_v = rows_vD.mean(axis=1, dtype=np.float64).astype(np.float32)
+                rows_vD = np.subtract(rows_vD, mean_v[:, None], out=out_vD)
             yield slice(start, start + len(rows_vD)), rows_vD
 
     @cached_property
