@@ -71,6 +71,7 @@ def test_participation_of_two_is_exact_at_the_edge() -> None:
     assert participation(2, LARGEST_VARIANCE) == pytest.approx(exact, rel=1e-11)
 
 
+@pytest.mark.long
 def test_participation_bounds() -> None:
     """Between 1/count and 1, and growing with the variance, at every count."""
     for count in (1, 3, 100, 10**4):

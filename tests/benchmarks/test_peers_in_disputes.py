@@ -39,6 +39,7 @@ def test_a_mixture_is_written_so_that_its_names_are_read(tmp_path):
     assert config["architectures"] == ["Qwen2MoeForCausalLM"] and config["num_experts"] == 2
 
 
+@pytest.mark.slow
 def test_a_tower_is_written_next_to_the_language_model_and_the_tokenizer_has_its_ids(tmp_path):
     order_V = disputes_recipes.vocabulary_order(CFG.vocab_size)
     folder = peers.write_release(tmp_path / "model", Release(*model(1), tower=model(2)), order_V)

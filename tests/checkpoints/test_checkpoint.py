@@ -112,6 +112,7 @@ def peak_of(load):
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_loading_never_holds_a_second_copy(tmp_path):
     """At most the weights once, and the largest parameter twice more; opening, blocks and digests take far less.
 
@@ -212,6 +213,7 @@ def test_sharding_on_one_device_places_every_parameter():
     assert checkpoint.digest() == digest(open_checkpoint(HF / "gpt_neox").params())
 
 
+@pytest.mark.slow
 def test_loading_makes_no_copy_of_a_parameter(monkeypatch, tmp_path):
     """On a CPU: else every parameter is there twice for a moment, the largest too."""
     result, real = [], tensors.aligned_zeros

@@ -263,6 +263,7 @@ def test_a_model_is_not_exported_onto_itself(tmp_path, capsys):
     assert (tmp_path / "link").is_symlink() and open_checkpoint(tmp_path / "hf").digest() == digest(init_seed(cfg, 2))
 
 
+@pytest.mark.slow
 def test_an_export_knows_the_context_of_its_training(tmp_path):
     initial = open_checkpoint("seed:1@llama-tiny,num_layers=1,d_model=16,num_heads=2,d_ff=32,vocab_size=64")
     export_hugging_face(initial.cfg, initial.params(), tmp_path / "trained", context=48)

@@ -123,6 +123,7 @@ def test_models_of_transformers_come_back_from_gguf_files(tmp_path, name):
     assert {field for field in fields if fields[field] != expected[field]} == UNSAID.get(name, set())
 
 
+@pytest.mark.slow
 def test_a_mixture_of_before_june_2024_states_the_length_of_its_shared_expert_alone(tmp_path):
     """Of Qwen1.5-MoE-A2.7B: 5,632, and four of its experts are chosen, of 1,408 neurons each."""
     cfg, params = initial("qwen2moe-tiny", experts_per_token=2, shared_expert_width=192)

@@ -47,6 +47,7 @@ def remote(server, model):
     return server
 
 
+@pytest.mark.slow
 def test_a_name_is_fetched_once_and_then_read_without_a_network(remote, model, tmp_path):
     there, here = open_checkpoint(NAME), open_checkpoint(model)
     assert there.digest() == here.digest()

@@ -91,6 +91,7 @@ def save_steps(folder, trees):
         manager.wait_until_finished()
 
 
+@pytest.mark.slow
 def test_audit_reads_each_step_of_a_tree_once(params, tmp_path):
     save_steps(tmp_path / "run", {5: maxtext_tree(params, 1), 9: maxtext_tree(params, 1)})
     items, _ = find_items(tmp_path)

@@ -97,6 +97,7 @@ def test_weights_that_do_not_match_their_checksums_are_refused(tmp_path, change)
         open_checkpoint(f"{run}@seed=5,step=1").params()
 
 
+@pytest.mark.slow
 def test_the_last_step_is_read_unless_one_is_named(tmp_path):
     run = save_run(tmp_path / "run")
     for step in ("4", "20"):

@@ -40,6 +40,7 @@ def product(tensors, module):
     return tensors[f"{module}.lora_B.weight"] @ tensors[f"{module}.lora_A.weight"]
 
 
+@pytest.mark.slow
 def test_merged_is_applied(tmp_path):
     """x W + (α/r) (x Aᵀ) Bᵀ, to 1e−5."""
     query, down = "model.layers.1.self_attn.q_proj", "model.layers.0.mlp.down_proj"

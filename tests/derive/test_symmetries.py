@@ -157,6 +157,7 @@ def test_experts_and_neurons_within_experts_are_exchangeable(name):
     assert np.abs(logits(cfg, swapped) - logits(*before)).max() > 0.1
 
 
+@pytest.mark.slow
 def test_neurons_of_a_shared_expert_are_exchangeable_among_themselves():
     before = model("qwen2_moe")
     cfg = before[0]

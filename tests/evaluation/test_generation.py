@@ -115,6 +115,7 @@ def test_sampling_out_of_range_is_refused(numbers, sentence):
         Sampling(**numbers)
 
 
+@pytest.mark.slow
 def test_the_limits_are_kept():
     checkpoint = open_checkpoint(HF / "llama")
     assert generate(checkpoint, [7], 0) == [7]

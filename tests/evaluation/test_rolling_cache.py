@@ -107,6 +107,7 @@ def test_one_block_reads_the_window_as_a_text_of_its_own(keep):
         np.testing.assert_allclose(logits_BTV[:, index], alone, rtol=0, atol=300 * 2.0**-24 * np.abs(alone).max())
 
 
+@pytest.mark.slow
 def test_a_window_that_holds_everything_changes_nothing():
     params = weights(CFG)
     plain = np.asarray(apply(CFG, params, TOKENS).logits_BTV)

@@ -15,6 +15,7 @@ from bornbiased_jax.text import ByteTokenizer
 REF = "seed:3@gpt2-tiny,num_layers=2,d_model=16,d_ff=32,num_heads=2,vocab_size=260"
 
 
+@pytest.mark.slow
 def test_sinks_by_step_have_the_criteria_of_the_report(monkeypatch):
     """The run's only step is its initialization, which the report is of."""
     opened = open_checkpoint(REF)

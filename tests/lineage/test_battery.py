@@ -201,6 +201,7 @@ def test_p_of_matched_neurons_is_calibrated_where_tables_are_copied():
     assert low <= np.sum(np.array(log10_p) <= np.log10(0.05)) <= high
 
 
+@pytest.mark.slow
 def test_permuted_neurons_of_a_rotated_copy_are_found_by_matching_alone():
     hidden = changed(1, "rotate:7 permute:8 heads:9 noise:0.05")
     verdict = auto_verdict(untrained(1), hidden, QUICK)
@@ -374,6 +375,7 @@ def one_bit(arrays, flipped=0.0):
     }
 
 
+@pytest.mark.slow
 def test_one_bit_weights_are_evidence():
     """Blocks of signs, tables of another model: every matrix of a block was decided by a seed."""
     (cfg, arrays), (_, other) = drawn(1), drawn(2)

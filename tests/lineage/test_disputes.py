@@ -106,6 +106,7 @@ def test_experts_that_began_as_a_dense_mlp_are_named(tmp_path, mixture):
     assert trace(dense, mixture, num_permutations=FEW).verdict == "unrelated"
 
 
+@pytest.mark.slow
 def test_experts_in_another_order_are_paired(tmp_path, mixture):
     tensors, order = _noisy(_tensors(mixture), np.random.default_rng(0)), [2, 0, 3, 1]
     moved = dict(tensors)
@@ -173,6 +174,7 @@ def test_commands_choose_a_set_of_weights(tmp_path, capsys):
     assert [match["verdict"] for match in matches] == ["same-lineage", "unrelated"]
 
 
+@pytest.mark.slow
 def test_field_that_changes_nothing_is_left_out_by_name(tmp_path, capsys):
     folder = _write("llama", tmp_path / "model", 1)
     config = json.loads((folder / "config.json").read_text())

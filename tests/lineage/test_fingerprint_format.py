@@ -321,6 +321,7 @@ def test_predicted_size_is_that_of_the_file(name, settings):
     assert predicted_bytes(opened, settings) == pytest.approx(size, rel=0.02, abs=3_000)
 
 
+@pytest.mark.slow
 def test_limit_of_bytes_lowers_the_neurons():
     opened = source((cfg := preset("llama-tiny", num_layers=2, d_ff=2048), init_seed(cfg, 1)))
     free = len(encode(fingerprint(opened)))

@@ -109,6 +109,7 @@ def foreign_files() -> Iterator[bytes]:
     yield save({"a": np.zeros(3, np.int64)}, {"format": "bornbiased-weights-fingerprint", "version": "1"})
 
 
+@pytest.mark.slow
 def test_mutated_files_are_refused_in_one_sentence_or_read_back_equal(intact, tmp_path):
     data, draws = encode(intact), random.Random(0)
     mutated = [

@@ -121,6 +121,7 @@ def test_relabeling_needs_partners_that_nothing_else_equals():
     assert match_coordinates(x_ND, x_ND[:, :11]) is None
 
 
+@pytest.mark.slow
 def test_a_file_in_another_layout_is_the_same_model(tmp_path):
     """Two blocks of seven matrices are moved; four scales of norms, the last one and the embedding are not."""
     sizes = dict(tied=True, vocab=64, length=16)

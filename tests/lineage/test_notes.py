@@ -170,6 +170,7 @@ def test_tests_of_a_second_component_are_named_with_it(related):
     assert listed.rows[0][0] == "coordinates" and listed.rows[2][0] == "neurons in coordinates, vision tower"
 
 
+@pytest.mark.slow
 def test_what_was_left_out_of_a_models_files_is_part_of_the_verdict(tmp_path):
     folder = tmp_path / "suspect"
     export_hugging_face(CFG, BASE, folder)

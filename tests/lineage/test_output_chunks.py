@@ -91,6 +91,7 @@ def test_settings_that_change_digits_have_separate_tasks(opened, tmp_path):
         assert len(list(tmp_path.glob("*/task.json"))) == number
 
 
+@pytest.mark.slow
 def test_weights_that_are_not_those_of_the_task_are_refused(opened, tmp_path, monkeypatch):
     monkeypatch.setattr(output_chunks, "portable_source", lambda reference: {"checkpoint": f"seed:6@{SMALL}"})
     with pytest.raises(InputError, match="see the same files"):

@@ -52,6 +52,7 @@ def test_outputs_are_the_models_last_position_whatever_the_batch(base):
     np.testing.assert_allclose(base.outputs_ND, initializations[0], rtol=0, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_vectors_take_the_embeddings_moments_or_the_given_ones():
     own = fp.fingerprint_outputs(initial(42), VECTORS)
     table = np.asarray(initial(42).params()["embed"]["embedding"], np.float64)

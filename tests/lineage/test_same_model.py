@@ -43,6 +43,7 @@ def test_settings_that_compute_nothing_are_no_difference():
     assert differing_settings(cfg, wide) == ["num_heads", "num_kv_heads", "head_dim", "attention_scale"]
 
 
+@pytest.mark.slow
 def test_same_function_recognized_by_logits(base, monkeypatch):
     """An inserted block that does nothing: no map of coordinates, units and heads makes the one of the other."""
     hidden = reader(everything(*base))

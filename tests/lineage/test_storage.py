@@ -122,6 +122,7 @@ def test_streaming_has_no_storage(model, tmp_path, capsys):
     assert "leave --storage out" in capsys.readouterr().err and not (tmp_path / "a").exists()
 
 
+@pytest.mark.slow
 def test_store_separates_storage_types(model, tmp_path):
     """The chunks of one are not those of the other, whose digest may be the same."""
     ledger = tmp_path / "ledger"

@@ -104,6 +104,7 @@ def test_alpha_is_the_tests_own_or_the_one_given(monkeypatch):
         trace(ref(1), ref(2), alpha=2.0)
 
 
+@pytest.mark.slow
 def test_options_reach_the_test_or_are_refused():
     verdict = trace(ref(1), ref(2), probe=PROBE, num_permutations=499, signs="free")
     assert (verdict.detail["num_permutations"], verdict.detail["signs"]) == (499, "free")

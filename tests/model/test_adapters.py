@@ -90,6 +90,7 @@ def test_a_prefix_is_earlier_positions_that_no_query_is_computed_for():
     assert not np.triu(weights_LBHTS, 1).any(), "no query sees a later position"
 
 
+@pytest.mark.slow
 def test_a_memory_adds_what_its_formula_says():
     """One block without norms and positions: q = x W_q."""
     cfg = LLAMA.replace(num_layers=1, norm="none", positions="none")

@@ -80,6 +80,7 @@ def test_a_cleared_channel_is_zero_there_and_as_it_was_before(params, blocks):
     assert np.abs(residual[first:, :, 2:, 3]).min() > 0
 
 
+@pytest.mark.slow
 def test_several_edits_act_one_after_the_other_and_compile_once(params):
     doubled = Edits(residual=jax.tree_util.Partial(lambda x, layer: 2.0 * x))
     both = combine(doubled, clear(CFG, [3], position=1, blocks=[3]), None)

@@ -92,6 +92,7 @@ def test_float32_keeps_the_plain_formula(hopper):
     assert kernels(program) == (0, 0)
 
 
+@pytest.mark.slow
 def test_seeds_at_once_share_a_call(hopper):
     params = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((4, *leaf.shape), leaf.dtype), parameter_shapes(CFG))
     program = lowered(jax.vmap(gradient(CFG, "bfloat16"), in_axes=(0, None)), params, tokens(5))

@@ -100,6 +100,7 @@ def test_a_mask_in_one_block_acts_there_alone(model):
     np.testing.assert_array_equal(layers["residual"][1][:, others], plain["residual"][1][:, others])
 
 
+@pytest.mark.slow
 def test_a_sweep_compiles_once(model):
     cfg, params, tokens = model
     mu = ensemble_mean(cfg, params, tokens)

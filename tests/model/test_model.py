@@ -168,6 +168,7 @@ def test_every_parameter_matters(case):
         assert float(jnp.max(jnp.abs(leaf))) > 0, path
 
 
+@pytest.mark.slow
 def test_reduce_runs_inside_the_scan():
     cfg = CASES["llama-tiny"]
     params = init_seed(cfg, 1)
@@ -182,6 +183,7 @@ def test_reduce_runs_inside_the_scan():
     np.testing.assert_allclose(received.sum(-1), 12.0, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_vectors_in_place_of_tokens():
     cfg = CASES["gpt2-tiny"]
     params = init_seed(cfg, 3)

@@ -21,6 +21,7 @@ from tests.tiers import nightly_except
 CFG = preset("gpt2-tiny", num_layers=2, d_model=32, num_heads=2, d_ff=64, vocab_size=64)
 
 
+@pytest.mark.slow
 def test_every_product_of_a_probe_is_made_by_the_algorithm_of_that_name():
     params, tokens_BT = init_seed(CFG, 0), random_tokens(2, 4, CFG.vocab_size).batch(0, 2)
 
@@ -75,6 +76,7 @@ def test_the_precision_of_a_probe_reaches_its_products_and_its_store(half, tmp_p
     assert len(list(tmp_path.rglob("seed42-*.npz"))) == 2
 
 
+@pytest.mark.slow
 def test_the_precision_of_outputs_reaches_their_products(half):
     params, inputs = init_seed(CFG, 42), random_tokens(16, 8, CFG.vocab_size)
     exact_ND, half_ND = (

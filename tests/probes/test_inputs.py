@@ -173,6 +173,7 @@ def test_documents_are_set_apart_and_read_no_further_than_needed(tmp_path):
         text(path, BYTES, num_inputs=3, seq_len=4, vocab_size=256)
 
 
+@pytest.mark.slow
 def test_random_windows_depend_on_seed_and_index_alone(book):
     def drawn(num_inputs, seed, seq_len=50):
         windows = dict(windows="random", seed=seed, vocab_size=256)

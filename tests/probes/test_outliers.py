@@ -155,6 +155,7 @@ def test_neurons_with_a_row_of_zeros_write_nothing_and_are_left_out():
     assert super_neurons(cfg, params, tokens) == []
 
 
+@pytest.mark.slow
 def test_writes_are_what_the_residual_stream_lacks_without_the_neuron():
     """Granite multiplies what a sublayer writes."""
     cfg = preset("llama-tiny", num_layers=1, d_model=D, vocab_size=61, d_ff=F, num_heads=4, residual_scale=0.25)

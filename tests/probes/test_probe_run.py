@@ -135,6 +135,7 @@ def test_memory_grows_neither_with_inputs_nor_with_seeds():
     assert seeds - inputs < 16 * 1024
 
 
+@pytest.mark.slow
 def test_compiles_once_and_not_per_call(inputs):
     compiled = []
     jax.monitoring.register_event_duration_secs_listener(

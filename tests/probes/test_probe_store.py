@@ -160,6 +160,7 @@ def test_settings_that_change_last_digit_have_separate_tasks(changed):
     assert task_of(FUNCTION, SETTINGS._replace().settings()).key == usual.key
 
 
+@pytest.mark.slow
 def test_inputs_that_are_not_those_of_the_task_are_refused(tmp_path):
     probed(tmp_path, "text", engine=elsewhere)
     (tasks,) = Store(tmp_path).tasks()

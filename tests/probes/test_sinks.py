@@ -31,6 +31,7 @@ def model():
     return cfg, sharp(cfg), tokens
 
 
+@pytest.mark.slow
 def test_conventions_coincide_at_the_first_position_only(model):
     every = measure_sinks(*model, SinkOptions(convention="all_rows"))
     from_k = measure_sinks(*model, SinkOptions(convention="rows_from_k"))

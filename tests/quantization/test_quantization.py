@@ -155,6 +155,7 @@ def test_prices_are_their_definitions(params):
     assert cells[1]["d_sink"] == pytest.approx(cells[0]["delta_nats"] - cells[1]["delta_nats"])
 
 
+@pytest.mark.slow
 def test_what_keeping_saves_is_told_without_a_cell_that_keeps_nothing(params):
     measure = functools.partial(prices, CFG, params, TOKENS[:2], [parse_scheme("a4")], granularities=["tensor"])
     done = []

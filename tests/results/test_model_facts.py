@@ -74,6 +74,7 @@ def test_a_page_names_models_files_dates_digests_and_versions_the_same_every_tim
     assert page_of(folder, f"seed:2@{SMALL}", tmp_path) == page
 
 
+@pytest.mark.slow
 def test_a_stored_fingerprint_tells_what_it_holds(folder, tmp_path):
     stored = tmp_path / "a.fingerprint"
     assert run(["fingerprint", str(folder), "--out", str(stored), "--quiet"]) == 0
@@ -94,6 +95,7 @@ def test_a_suspect_of_other_storage_is_listed_with_its_types(folder, tmp_path):
     assert "float32 (" in page and "float16 (" in page
 
 
+@pytest.mark.slow
 def test_a_configuration_next_to_a_gguf_file_may_be_anything(tmp_path):
     export_hugging_face(CFG, init_seed(CFG, 1), tmp_path / "hf")
     convert(tmp_path / "model.gguf", tmp_path / "hf")

@@ -150,6 +150,7 @@ def test_seeds_of_one_untrained_model_with_other_data(tmp_path):
     assert report["runs"][0]["data"] == "not known"
 
 
+@pytest.mark.slow
 def test_tables_drawn_once_for_all_seeds_are_no_parentage(tmp_path):
     shared = ("embed/embedding", "head/kernel")
     table = initialization(50)

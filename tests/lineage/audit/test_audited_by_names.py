@@ -165,6 +165,7 @@ def test_numbers_that_are_not_finite_are_named(kind, tmp_path):
     assert kinds(report) == {"unreadable"}
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_with_another_configuration_is_one_run(tmp_path):
     """A context made longer: the last steps have yarn, and a tensor is frozen throughout."""
     flats = trajectory(1, steps=STEPS)

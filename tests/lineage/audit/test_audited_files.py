@@ -123,6 +123,7 @@ def test_unreadable_checkpoint_reported_and_others_audited(tmp_path):
     assert only(report, "duplicate")["subjects"] == ["seed1-step200", "seed1-step300"]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_other_shapes_is_named_and_the_rest_audited(tmp_path):
     runs = write_suite(tmp_path, (1,), steps=(*STEPS, 400))
     wider = CFG.replace(d_model=48)
@@ -172,6 +173,7 @@ def test_a_folder_without_checkpoints_is_refused_in_one_sentence(make, tmp_path,
     assert said.count("\n") == 1 and ("is no folder" if make == "nothing" else "holds no checkpoint") in said
 
 
+@pytest.mark.slow
 def test_the_command_its_report_its_page_and_its_exit_codes(tmp_path, capsys):
     models = tmp_path / "models"
     runs = write_suite(models, (1,), steps=STEPS[:2])
