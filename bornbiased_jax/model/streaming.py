@@ -230,8 +230,15 @@ def parameter(weights: Weights, path: str, layer: int | None = None) -> np.ndarr
     return on_host(leaf) if layer is None else on_host(leaf)[layer]
 
 
-def check_overflow(cfg: ModelConfig, weights: Weights) -> None:
+def check_overflow(
+    cfg: ModelConfig, weights: Weights, remedy: str = "check them, or train or export them again"
+) -> None:
     """Refuse weights whose forward pass overflows float32 on a few ids; those without a large weight are not tried.
+
+    Args:
+        cfg: of the model.
+        weights: in memory or streamed.
+        remedy: what to do about it.
 
     Raises:
         Overflow: the stream, its squares or the logits are not finite.
@@ -254,8 +261,7 @@ def check_overflow(cfg: ModelConfig, weights: Weights) -> None:
     results = [list(forward_batches(cfg, weights, [ids], reading, in_float32)) for reading in readings]
     if not all(bool(np.isfinite(values).all()) for values in jax.tree.leaves(results)):
         raise Overflow(
-            f"the forward pass of these weights overflows float32 (the largest of them is {largest:.3g}): "
-            "check them, or train or export them again"
+            f"the forward pass of these weights overflows float32 (the largest of them is {largest:.3g}): {remedy}"
         )
 
 

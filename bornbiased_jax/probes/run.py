@@ -18,9 +18,11 @@ from bornbiased_jax.chunk_store import Chunk, Results, Settings
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.executors import Engine, local
+from bornbiased_jax.init import distribution, init_seed
 from bornbiased_jax.keys import check_seed
 from bornbiased_jax.model.layers import HIGHEST
-from bornbiased_jax.model.streaming import Overflow, check_overflow
+from bornbiased_jax.model.streaming import LARGE, Overflow, check_overflow
+from bornbiased_jax.parameters import parameter_table
 from bornbiased_jax.probes import chunks, contraction, preference
 from bornbiased_jax.probes.batching import batch_size_by_tokens
 from bornbiased_jax.probes.inputs import Inputs
@@ -28,6 +30,8 @@ from bornbiased_jax.probes.inputs.facts import arrays_of
 from bornbiased_jax.probes.measure import Batches, check_probe, input_ranges, merge_ranges, order_inputs, stream
 from bornbiased_jax.probes.subject import ProbedModel
 from bornbiased_jax.sweep import Mode, SweepOptions, plan, sweep
+
+SMALLER = "draw smaller weights, or take fewer layers or a norm"
 
 
 class ProbeRecord(TypedDict):
@@ -113,6 +117,9 @@ def probe(
         check_overflow(cfg, subject.weights)
         if mesh is not None:
             subject = subject._replace(weights=parallel.place_params(cfg, subject.weights, mesh))
+    elif seeds and _largest_std(cfg) > LARGE:
+        # Logits are infinite, or norms give zeros, for one seed as for all: the first token would be preferred.
+        check_overflow(cfg, init_seed(cfg, seeds[0]), SMALLER)
     # Batches that fit the devices and the memory.
     size = batch_size_by_tokens(inputs.seq_len, inputs.num_inputs, options.batch_size)
     shards = 1 if subject.weights is None else parallel.batch_parts(mesh)
@@ -148,6 +155,11 @@ def probe(
         results = ((seed, _result_of_seed(probe_pass, seed, spans, parts)) for seed in seeds)
     for seed, result in results:
         yield _record(cfg, seed, inputs, result, options.intra)
+
+
+def _largest_std(cfg: ModelConfig) -> float:
+    """Return the largest standard deviation of an initial weight."""
+    return max(max(distribution(cfg, parameter).stds) for parameter in parameter_table(cfg).values())
 
 
 def _request(
@@ -218,10 +230,7 @@ def _record(cfg: ModelConfig, seed: int, inputs: Inputs, result: Results, intra:
     if not is_finite_L.all():
         # Of logits that are no numbers the first token's would be taken, for every input.
         block = min(int(np.argmin(is_finite_L)) + 1, cfg.num_layers)
-        raise Overflow(
-            f"hidden states overflow after block {block} of {cfg.num_layers}: draw smaller weights, or take fewer "
-            "layers or a norm"
-        )
+        raise Overflow(f"hidden states overflow after block {block} of {cfg.num_layers}: {SMALLER}")
     preferred = preference.summarize(counts, vocab_size=cfg.vocab_size)
     chance = inputs.equal_last_tokens_by_chance
     contracted = contraction.summarize(sums, d_model=cfg.d_model, intra=intra, remove_same_last=chance)

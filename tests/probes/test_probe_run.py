@@ -167,9 +167,18 @@ def test_the_last_position_is_read_whether_or_not_the_others_are(inputs):
 
 @pytest.mark.slow
 def test_states_that_overflow_are_refused_and_prefer_no_token():
-    sizes = {"num_layers": 3, "d_model": 8, "num_heads": 1, "d_ff": 8, "vocab_size": 16}
-    wild = {f"init.{group}": "normal:1e9" for group in ("embedding", "up", "down")}
+    sizes = {"num_layers": 6, "d_model": 8, "num_heads": 1, "d_ff": 8, "vocab_size": 16}
+    wild = {f"init.{group}": "normal:900" for group in ("embedding", "up", "down")}
     cfg = preset("gpt2-tiny", **sizes, **wild, norm="none", activation="relu")
     inputs = parse_inputs("tokens", num_inputs=8, seq_len=2, cfg=cfg)
-    with pytest.raises(InputError, match="hidden states overflow after block 2 of 3"):
+    with pytest.raises(InputError, match="hidden states overflow after block 4 of 6"):
+        list(probe(untrained(cfg), [0], inputs))
+
+
+@pytest.mark.parametrize(("group", "std"), [("head", "1e38"), ("embedding", "1e25")])
+def test_infinite_logits_and_norms_that_overflow_prefer_no_token(group, std):
+    sizes = {"num_layers": 1, "d_model": 8, "num_heads": 1, "d_ff": 8, "vocab_size": 16}
+    cfg = preset("llama-tiny", **sizes, **{f"init.{group}": f"normal:{std}"})
+    inputs = parse_inputs("tokens", num_inputs=8, seq_len=2, cfg=cfg)
+    with pytest.raises(InputError, match="overflows float32 .*: draw smaller weights"):
         list(probe(untrained(cfg), [0], inputs))
