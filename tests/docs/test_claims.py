@@ -41,7 +41,7 @@ REFUTED = {
     r"whichever neuron is removed": "six super neurons of one model were silenced",
     r"58% by the t-test": "53%",
     r"72 further checks of these one rejects": "none, smallest corrected p 0.058",
-    r"41% to 42% of pairs": "40% to 44%",
+    r"40% to 44% of pairs": "42% in the same order, 41% in another",
     r"and find no suspect that holds 30%": "matchings find all ten, heads none",
     r"not attempted: 2\.5 hours a pair": "2.5 hours are with a fifth of the inputs",
     r"took less than six\s+hours": "the records add up to 7.7 hours",

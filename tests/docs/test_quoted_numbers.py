@@ -1,0 +1,69 @@
+"""Numbers that pages write into their own sentences are those of the committed records: what no block generates."""
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from bornbiased_jax.experiments import results
+from bornbiased_jax.report.numbers import fixed, percent
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def _result(name: str, scale: str = "laptop"):
+    return results.committed(name, scale)["result"]
+
+
+def _span(values: Iterable[float], digits: int) -> str:
+    values = list(values)
+    return f"{fixed(digits)(min(values))} to {fixed(digits)(max(values))}"
+
+
+def _of_court(test: str, *kinds: str):
+    return [row for row in _result("court")["tests"] if row["test"] == test and row["kind"].startswith(kinds)]
+
+
+def _scores_of_untrained(method: str) -> list[float]:
+    """Scores of all pairs of the paper's untrained models: those of its seeds, and those of their null."""
+    groups = [_result(f"table4a_{family}_16", "paper")["groups"][0] for family in ("llama", "qwen")]
+    return [
+        score
+        for group in groups
+        for score in (*group["null"][method], *(pair["baselines"][method] for pair in group["pairs"]))
+    ]
+
+
+def _comparison() -> list[str]:
+    (pcs,) = _of_court("HuRef (PCS)", "births")
+    return [
+        f"no pair of untrained models does ({_span(_scores_of_untrained('reef'), 2)},",
+        f"PCS is {_span((pcs['least'], pcs['largest']), 2)} for untrained",
+        f"and {_span(_scores_of_untrained('pcs'), 2)} at 768",
+    ]
+
+
+def _weight_tests() -> list[str]:
+    (t,), (u,) = (_of_court(f"Algorithm 1, {test}, vectors", "a birth") for test in "tU")
+    trained = _of_court("Algorithm 1, t, vectors", "trained")
+    assert not any(kind["rates"][0]["rate"] for kind in trained)
+    rates = [percent(0)(kind["rates"][0]["rate"]) for kind in (t, u)]
+    return [
+        f"(PCS {_span(_scores_of_untrained('pcs'), 2)}, REEF {_span(_scores_of_untrained('reef'), 2)},",
+        f"({rates[0]} by the t-test, {rates[1]} by the U-test); of {sum(kind['num_pairs'] for kind in trained)} pairs",
+    ]
+
+
+QUOTED: dict[str, Callable[[], list[str]]] = {
+    "docs/comparison.md": _comparison,
+    "docs/results/weight_tests.md": _weight_tests,
+}
+"""Page -> phrases that it must hold, their numbers computed from the records."""
+
+
+@pytest.mark.parametrize("page", QUOTED)
+def test_a_page_quotes_its_records(page):
+    text = re.sub(r"<!--.*?-->", "", (ROOT / page).read_text())
+    absent = [phrase for phrase in QUOTED[page]() if phrase not in " ".join(text.split())]
+    assert not absent, f"{page} does not say, as its records do: {absent}"
