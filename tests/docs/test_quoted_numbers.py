@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.experiments import results
+from bornbiased_jax.experiments._shared import probing
 from bornbiased_jax.experiments.sinks import price_tables, sink_cures
-from bornbiased_jax.report.numbers import fixed, percent
+from bornbiased_jax.experiments.theory import predicted
+from bornbiased_jax.report.numbers import fixed, p_value, percent
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+COUNTS = {5: "five", 7: "seven"}
 
 
 def _result(name: str, scale: str = "laptop"):
@@ -87,9 +90,39 @@ def _mitigations() -> list[str]:
     ]
 
 
+def _theory() -> list[str]:
+    unseen = results.committed("unseen_schemes", "laptop")
+    cells = zip(unseen["settings"]["cells"], unseen["result"]["groups"], strict=False)
+    outside = [(scheme, shape, seed) for (scheme, shape), group in cells for seed in _seeds_outside(group)]
+    shapes, seeds = ({cell[place] for cell in outside} for place in (1, 2))
+    assert [cell[0] for cell in outside] == ["kaiming", "kaiming, leaky ReLU, RMSNorm"] and len(shapes | seeds) == 2
+    inside = unseen["result"]["coverage"]["inside"] - 48
+    # The same test of fit, of a cosine that is 25% larger.
+    fits = _result("predicted")
+    controls = [
+        fit["control_p"]
+        for group, fit in zip(fits["groups"], fits["fits"], strict=True)
+        if fit is not None and np.mean(probing.cosines(group)) < 0.25
+    ]
+    kept = [p for p in controls if p >= predicted.SIGNIFICANCE]
+    return [
+        f"these two, {inside} of {inside + len(outside)} lie inside; the two outside are one seed",
+        f"({seeds.pop()} at {shapes.pop().split(',')[0]})",
+        f"in {COUNTS[len(kept)]} of the {COUNTS[len(controls)]} configurations with a cosine below 0.25",
+        f"(p from {p_value(2)(min(kept))} to {p_value(2)(max(kept))})",
+    ]
+
+
+def _seeds_outside(group) -> list[int]:
+    low, high = (group["theory"][f"inter_cosine_by_layer_{end}"][-1] for end in ("low", "high"))
+    rows = zip(group["records"], probing.cosines(group), strict=True)
+    return [row["seed"] for row, cosine in rows if not low <= cosine <= high]
+
+
 QUOTED: dict[str, Callable[[], list[str]]] = {
     "docs/comparison.md": _comparison,
     "docs/results/mitigations.md": _mitigations,
+    "docs/results/theory.md": _theory,
     "docs/results/weight_tests.md": _weight_tests,
 }
 """Page -> phrases that it must hold, their numbers computed from the records."""
