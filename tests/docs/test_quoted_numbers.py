@@ -1,5 +1,6 @@
 """Numbers that pages write into their own sentences are those of the committed records: what no block generates."""
 
+import json
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -57,6 +58,26 @@ def _weight_tests() -> list[str]:
     return [
         f"(PCS {_span(_scores_of_untrained('pcs'), 2)}, REEF {_span(_scores_of_untrained('reef'), 2)},",
         f"({rates[0]} by the t-test, {rates[1]} by the U-test); of {sum(kind['num_pairs'] for kind in trained)} pairs",
+    ]
+
+
+def _disputes() -> list[str]:
+    record = json.loads((ROOT / "benchmarks" / "results" / "peers_in_disputes.json").read_text())
+    decisions = {
+        test["test"]: {row["kind"]: (row["guilty"], row["innocent"]) for row in test["decisions"]}
+        for test in record["tests"]
+    }
+    kit, weights, weightscope = decisions.values()
+    kinds = sorted(kind for kind, (guilty, _) in weightscope.items() if guilty)
+    assert kinds == ["LoRA, merged", "half of the neurons pruned, healed", "rounded to 4 bits"]
+    assert not sum(innocent for _, innocent in weightscope.values())
+    missed = {kind: 10 - guilty for kind, (guilty, _) in weights.items() if guilty < 10}
+    assert missed == {"30% of a merge": 9, "vision tower inherited, retrained": 10}
+    innocent = sum(innocent for _, innocent in kit.values()) / (len(kit) * 90)
+    return [
+        f"those of three kinds, {sum(guilty for guilty, _ in weightscope.values())} of {10 * len(weightscope)}:",
+        "it misses nine of ten suspects that hold 30% of the base, and all that inherited only the tower",
+        f"{percent(0)(innocent)} of the innocent pairs are a “Confirmed Match”",
     ]
 
 
@@ -121,6 +142,7 @@ def _seeds_outside(group) -> list[int]:
 
 QUOTED: dict[str, Callable[[], list[str]]] = {
     "docs/comparison.md": _comparison,
+    "docs/results/disputes.md": _disputes,
     "docs/results/mitigations.md": _mitigations,
     "docs/results/theory.md": _theory,
     "docs/results/weight_tests.md": _weight_tests,
