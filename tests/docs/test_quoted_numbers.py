@@ -10,7 +10,9 @@ import pytest
 
 from bornbiased_jax.experiments import results
 from bornbiased_jax.experiments._shared import probing
-from bornbiased_jax.experiments.sinks import price_tables, sink_cures
+from bornbiased_jax.experiments.lineage import court
+from bornbiased_jax.experiments.sinks import price_tables, sink_cures, sink_interventions
+from bornbiased_jax.experiments.survival import finding7
 from bornbiased_jax.experiments.theory import predicted
 from bornbiased_jax.report.numbers import fixed, p_value, percent
 
@@ -140,7 +142,94 @@ def _seeds_outside(group) -> list[int]:
     return [row["seed"] for row, cosine in rows if not low <= cosine <= high]
 
 
+def _readme() -> list[str]:
+    rows = [_result(f"table1_a_1024_{seed}", "paper")["groups"][0] for seed in (42, 43)]
+    ratios = [row["records"][0]["preference"]["ratio_to_uniform"] for row in rows]
+    cosines = [row["records"][0]["contraction"]["inter_cosine_final"] for row in rows]
+    nano = _result("finding2_nano", "paper")["groups"][0]
+    inside = [
+        nano["theory"]["inter_cosine_final_low"] <= row["contraction"]["inter_cosine_final"]
+        <= nano["theory"]["inter_cosine_final_high"]
+        for row in nano["records"]
+    ]  # fmt: skip
+    return [
+        f"{ratios[0]:.0f} and {ratios[1]:.0f} times the count that the top one of equally likely tokens reaches",
+        f"{min(cosines):.2f} and {max(cosines):.2f}; theory says {rows[0]['theory']['inter_cosine_final']:.2f}",
+        f"{sum(inside)} of {len(inside)} |",
+        *_readme_on_lineage(),
+        *_readme_on_sinks(),
+    ]
+
+
+def _readme_on_lineage() -> list[str]:
+    births = _result("birth_in_weights")["rows"]
+    least = [
+        min(row["z"] for row in births if row["relation"] == "own birth" and row["test"] == test)
+        for test in ("coordinates", "rotation")
+    ]
+    unrelated = [
+        row["z"]
+        for row in births
+        if row["relation"] in ("another birth", "trained apart") and row["test"] in ("coordinates", "rotation")
+    ]
+    # Tests that state a p, whether published or this package's own, and whether each keeps its level.
+    pairs = {promise["test"]: (promise["published"], promise["kept"]) for promise in _result("court")["promises"]}
+    tests = {row["test"]: row["num_pairs"] for row in _tried_on()}
+    published = [pairs[test][1] for test in tests if pairs[test][0]]
+    own = [test for test in tests if not pairs[test][0]]
+    assert all(pairs[test][1] for test in own)
+    every = sum(_result("court")["num_pairs"].values())
+    fewer = [tests[test] for test in own if tests[test] < every]
+    assert len(fewer) == 1
+    family = _result("weights_calibration")["family"]
+    least_p = min(check["adjusted_p"] for check in family["checks"])
+    last = [
+        10 ** finding7._entries(run, finding7.SEEN)[-1]["rank"]["log10_p"]
+        for name, run in _result("finding7")["runs"].items()
+        if name in ("bytes", "GPT-2, bytes")
+    ]
+    return [
+        f"z of {int(least[0])} or more by coordinates and {least[1]:.0f} by neurons",
+        f"at most {max(unrelated):.1f} between unrelated models",
+        f"Of {len(published)} published lineage tests that state a p-value, {sum(published)} keep its level",
+        f"so do all {len(own)} of this package, one on {fewer[0]} of the pairs ",
+        f"(of {family['num_checks']} further checks of these none rejects, smallest corrected p = {least_p:.3f})",
+        f"| {every} pairs |",
+        f"(p = {last[0]:.2f}, {last[1]:.2f})",
+    ]
+
+
+def _tried_on() -> list[dict]:
+    """Of each test that states a p, on how many pairs it is defined."""
+    record = results.committed("court", "laptop")
+    names = [row["test"] for row in court._tried(record, False)]
+    return [
+        {"test": name, "num_pairs": sum(row["num_pairs"] - row["num_undefined"] for row in court._of(record, name))}
+        for name in names
+    ]
+
+
+def _readme_on_sinks() -> list[str]:
+    def left(name: str, mitigation: str, length: str) -> str:
+        by_seed = _result(name)["cures"][mitigation]["by_seed"]
+        return percent(0)(float(np.mean([seed["sink_rate"][length] for seed in by_seed])))
+
+    amplified, attenuated = "positional amplification", "positional attenuation"
+    assert left("table7", amplified, "64") == left("table7", attenuated, "64")
+    record = results.committed("sink_interventions", "laptop")
+    made = {claim.statement.split(" (")[0]: percent(0)(claim.measured) for claim in sink_interventions.claims(record)}
+    position = "Heads for which position k is a sink: "
+    larger = [left("sink_cures_larger", mitigation, "32") for mitigation in ("baseline", amplified, attenuated)]
+    return [
+        f"from {left('table7', 'baseline', '64')} of the heads to {left('table7', amplified, '64')} (T = 64)",
+        f"from {larger[0]} to {larger[1]} by amplification, to {larger[2]} by attenuation (T = 32)",
+        f"makes {made[position + 'variance of o_k amplified in block 3, λ = 10']} of the heads attend to it, "
+        f"scaling alone {made[position + 'control, o_k scaled by λ in block 3']};",
+    ]
+
+
 QUOTED: dict[str, Callable[[], list[str]]] = {
+    "README.md": _readme,
     "docs/comparison.md": _comparison,
     "docs/results/disputes.md": _disputes,
     "docs/results/mitigations.md": _mitigations,
