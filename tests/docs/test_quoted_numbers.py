@@ -142,6 +142,68 @@ def _seeds_outside(group) -> list[int]:
     return [row["seed"] for row, cosine in rows if not low <= cosine <= high]
 
 
+def _seeds_and_tokens(name: str) -> dict[int, int]:
+    (group,) = _result(name, "paper")["groups"]
+    assert group["group"]["fix_embeddings"]
+    return {record["seed"]: record["preference"]["top1_id"] for record in group["records"]}
+
+
+def _claims_on_untrained() -> list[str]:
+    short, long = _seeds_and_tokens("finding2_nano"), _seeds_and_tokens("finding2_64")
+    changed = sum(short[seed] != long[seed] for seed in short)
+    hits, theory = [], []
+    for name in ("finding2_nano", "finding2_64"):
+        (group,) = _result(name, "paper")["groups"]
+        hits.append(percent(0)(float(np.mean([record["direction_matches_top1"] for record in group["records"]]))))
+        theory.append(percent(0)(group["theory"]["overlap"]))
+    likely = {
+        name: max(_result(name, "paper")["groups"][0]["records"][0]["preference"]["top_dimension_log10_p_by_layer"])
+        for name in ("figure10_64", "table1_a_1024_42")
+    }
+    assert likely["figure10_64"] < -64 and likely["table1_a_1024_42"] < -19
+    groups = _result("figure13_tiny", "paper")["groups"]
+    stds, shifts = ([group[key] for group in groups if group["group"]["inputs"] == inputs]
+                    for key, inputs in (("std", "tokens"), ("mean", "gaussian")))  # fmt: skip
+    return [
+        f"{len(short)} seeds, all with one embedding and head (Appendix B.2), have {len(set(short.values()))} "
+        f"different top-1 tokens at T = 16, and {len(set(long.values()))} at T = 64; but a seed's changes with length "
+        f"({changed} of {len(short)} between these two;",
+        f"{hits[0]} at T = 16, theory {theory[0]}; {hits[1]} at T = 64, theory {theory[1]};",
+        "every layer beyond p = 10⁻⁶⁴; with N = 2,000 at T = 1,024 beyond 10⁻¹⁹;",
+        f"({groups[0]['num_pairs']:,} pairs; standard deviation {_span(stds, 2)} times the null's)",
+        f"shifted by {min(shifts):.1f} standard deviations with 0.02 everywhere and by {max(shifts):.1f} with the",
+    ]
+
+
+def _claims() -> list[str]:
+    taus = _result("figure11")["taus"]
+    tokens, vectors = ({who: taus[kind][who] for who in ("own", "other")} for kind in ("tokens", "gaussian"))
+    recognized = {who: _result("figure14")[who] for who in ("own", "other")}
+    checkpoints = [row["verdict"] == "same-lineage" for seed in recognized["other"]["paper"] for row in seed]
+    assert all(row["verdict"] == "same-lineage" for seed in recognized["own"]["permutation"] for row in seed)
+    assert not any(row["verdict"] == "same-lineage" for seed in recognized["other"]["permutation"] for row in seed)
+    own = [pair for pair in _result("table4b")["pairs"] if pair["base"]["seed"] == pair["suspect"]["seed"]]
+    missed = sorted(pair["paper_tokens"]["p"] for pair in own if pair["paper_tokens"]["verdict"] != "same-lineage")
+    called = {}
+    for name in ("table4c", "table11"):
+        pairs = [pair for pair in _result(name)["pairs"] if pair["base"]["seed"] != pair["suspect"]["seed"]]
+        assert not any(pair["paper_tokens"]["verdict"] == "same-lineage" for pair in pairs)
+        called[name] = (sum(pair["paper"]["verdict"] == "same-lineage" for pair in pairs), len(pairs))
+    both = np.sum(list(called.values()), axis=0)
+    last = {who: kind["mean"][-1] for who, kind in tokens.items()}
+    return [
+        *_claims_on_untrained(),
+        f"{last['own']:.3f} against {last['other']:.3f} at the end (standard deviations over coordinates "
+        f"{tokens['own']['std'][-1]:.3f} and {tokens['other']['std'][-1]:.3f})",
+        f"is no lower ({vectors['other']['mean'][-1]:.3f} against {vectors['own']['mean'][-1]:.3f})",
+        f"{len(checkpoints)} of {len(checkpoints)} by their own initialization; on the published vectors "
+        f"{sum(checkpoints)} of {len(checkpoints)} by another seed's as well",
+        f"{len(own) - len(missed)} of {len(own)} (the other two have p of {missed[0]:.3f} and {missed[1]:.3f})",
+        *(f"Algorithm 1 on vectors calls {count} of {every} one lineage" for count, every in called.values()),
+        f"({both[0]} of {both[1]} in Tables 4c and 11)",
+    ]
+
+
 def _readme() -> list[str]:
     rows = [_result(f"table1_a_1024_{seed}", "paper")["groups"][0] for seed in (42, 43)]
     ratios = [row["records"][0]["preference"]["ratio_to_uniform"] for row in rows]
@@ -231,6 +293,7 @@ def _readme_on_sinks() -> list[str]:
 QUOTED: dict[str, Callable[[], list[str]]] = {
     "README.md": _readme,
     "docs/comparison.md": _comparison,
+    "docs/results/claims.md": _claims,
     "docs/results/disputes.md": _disputes,
     "docs/results/mitigations.md": _mitigations,
     "docs/results/theory.md": _theory,
