@@ -7,14 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from bornbiased_jax.experiments import results
 from bornbiased_jax.experiments._shared import probing
 from bornbiased_jax.experiments.lineage import court
-from bornbiased_jax.experiments.sinks import price_tables, sink_cures, sink_interventions
+from bornbiased_jax.experiments.sinks import price_tables, sink_cures, sink_growth, sink_interventions
 from bornbiased_jax.experiments.survival import finding7
 from bornbiased_jax.experiments.theory import predicted
 from bornbiased_jax.report.numbers import fixed, p_value, percent
+from bornbiased_jax.stats.multiple import holm
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 COUNTS = {5: "five", 7: "seven"}
@@ -290,8 +292,25 @@ def _readme_on_sinks() -> list[str]:
     ]
 
 
+def _choosing() -> list[str]:
+    result = _result("sink_schemes")
+    lower = [name for name, (_, p) in sink_growth._score_differences(result).items() if p <= sink_growth.LEVEL]
+    assert lower == ["neox", "olmo-mitchell"]
+    rates = {name: [seed["sink_rate"]["64"] for seed in run["by_seed"]] for name, run in result["variants"].items()}
+    assert not any(np.any(rates[name]) for name in lower)
+    reference = rates.pop(sink_growth.SCHEMES[0])
+    assert min(np.mean(reference), np.mean(rates["normal-0.02"])) > 1 / 3
+    seeds = [*reference, *rates["normal-0.02"]]
+    least = min(holm(np.array([stats.ttest_rel(each, reference).pvalue for each in rates.values()])))
+    return [
+        f"the mean of five seeds from {percent(0)(min(seeds))} to {percent(0)(max(seeds))}",
+        f"GPT-2's in no scheme (smallest p {p_value(2)(least)})",
+    ]
+
+
 QUOTED: dict[str, Callable[[], list[str]]] = {
     "README.md": _readme,
+    "docs/choosing_an_initialization.md": _choosing,
     "docs/comparison.md": _comparison,
     "docs/results/claims.md": _claims,
     "docs/results/disputes.md": _disputes,
