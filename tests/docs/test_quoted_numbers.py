@@ -13,7 +13,7 @@ from bornbiased_jax.experiments import results
 from bornbiased_jax.experiments._shared import probing
 from bornbiased_jax.experiments.lineage import court
 from bornbiased_jax.experiments.sinks import price_tables, sink_cures, sink_growth, sink_interventions
-from bornbiased_jax.experiments.survival import finding7
+from bornbiased_jax.experiments.survival import decay, finding7
 from bornbiased_jax.experiments.theory import predicted
 from bornbiased_jax.report.numbers import fixed, p_value, percent
 from bornbiased_jax.stats.multiple import holm
@@ -292,6 +292,58 @@ def _readme_on_sinks() -> list[str]:
     ]
 
 
+def _seedprint() -> list[str]:
+    result = _result("calibration")
+    strongest = max(power["drift"] for case in result["cases"] for power in case["power"] or ())
+
+    def power_of(inputs: str, test: str) -> str:
+        cases = [case for case in result["cases"] if (case["inputs"], case["test"]) == (inputs, test)]
+        rates = [power["rates"][0]["rate"] for case in cases for power in case["power"] if power["drift"] == strongest]
+        return percent(0)(float(np.mean(rates)))
+
+    pooled = {(row["inputs"], row["test"]): row for row in result["pooled"]}
+    papers = [pooled["tokens", f"paper {test}"] for test in "Ut"]
+    assert not any(row["rates"][0]["rate"] for row in papers)
+    found = [power_of("tokens", f"paper {test}") for test in "Ut"]
+    return [
+        f"rejects 0 of {papers[0]['num_pairs']:,} unrelated pairs at 0.01, and finds {found[0].rstrip('%')} to "
+        f"{found[1]} of the descendants where the permutation test finds {power_of('tokens', 'permutation')}",
+        f"stays calibrated but has {power_of('gaussian', 'population')} power",
+    ]
+
+
+def _pretraining() -> list[str]:
+    own = [seed["pcs"] for seed in _result("table8")["own"]]
+    return [
+        f"scores of own pairs ({_span((score['score'] for score in own), 3)}) lie far above those of pairs of two "
+        f"seeds ({own[0]['null_mean']:.3f} with a standard deviation of {own[0]['null_std']:.3f})"
+    ]
+
+
+def _survival() -> list[str]:
+    left = {
+        name: [10 ** finding7._entries(run, ids)[-1]["rank"]["log10_p"] for ids in (finding7.SEEN, finding7.UNSEEN)]
+        for name, run in _result("finding7")["runs"].items()
+        if name in ("bytes", "GPT-2, bytes")
+    }
+    seen, unseen = zip(*left.values(), strict=True)
+    held = {}
+    for name in ("decay", "decay_of_run"):
+        for claim in decay.claims(results.committed(name, "laptop")):
+            held[claim.statement.replace("matrices of 30 whose last decade ", "")] = claim.measured
+    assert not held["bpe-4096: the form predicts, by tokens"] and not held["bytes: the form predicts, by tokens"]
+    missed = [30 - held[f"{name}: the form predicts, by summed learning rate"] for name in ("bpe-4096", "bytes")]
+    least = min(value for statement, value in held.items() if ": least z" in statement)
+    return [
+        f"are ranked alike (p = {seen[0]:.2f} and {seen[1]:.2f})",
+        f"none of it either (p = {unseen[0]:.2f} and {unseen[1]:.2f})",
+        f"far above chance at the end (z of {int(least)} or more)",
+        f"of {missed[0]} and {missed[1]} of them when it is counted in summed learning rate",
+        f"it holds for {held['BPE: the form predicts, by tokens']:.0f} of 30, and carrying the last value forward for "
+        f"{held['BPE: no change would predict']:.0f}",
+    ]
+
+
 def _choosing() -> list[str]:
     result = _result("sink_schemes")
     lower = [name for name, (_, p) in sink_growth._score_differences(result).items() if p <= sink_growth.LEVEL]
@@ -315,6 +367,9 @@ QUOTED: dict[str, Callable[[], list[str]]] = {
     "docs/results/claims.md": _claims,
     "docs/results/disputes.md": _disputes,
     "docs/results/mitigations.md": _mitigations,
+    "docs/results/pretraining.md": _pretraining,
+    "docs/results/seedprint.md": _seedprint,
+    "docs/results/survival.md": _survival,
     "docs/results/theory.md": _theory,
     "docs/results/weight_tests.md": _weight_tests,
 }
