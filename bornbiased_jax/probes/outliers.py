@@ -224,7 +224,7 @@ def super_neurons(
     if not cfg.mlp:
         raise InputError("the model has no MLP (mlp=false), so it has no super neurons: choose another")
     if T < 2:
-        raise InputError("super neurons fire at the first position alone: give sequences of at least 2")
+        raise InputError("super neurons are told by the first position against others: give sequences of at least 2")
 
     # Mean activations at the first position and at the others.
     sums = [np.zeros((cfg.num_layers, cfg.d_ff)) for _ in range(3)]

@@ -125,7 +125,8 @@ TERMS: dict[str, str] = {
     "sink rate": "the fraction of heads that give one position more than epsilon of their attention",
     "DomRatio": "the largest channel of a state over the mean channel: 1 if flat, as large as the width for one spike",
     "effective rank": "in how many directions states really vary: 1 is a line",
-    "super neuron": "an MLP neuron that fires at the first token at least ten times as strongly as elsewhere",
+    "super neuron": "an MLP neuron at least ten times as active at the first token as elsewhere, with an input column "
+    "at least twice as long as its block's median",
     "Δ loss": "what rounding adds to the loss, in nats a token",
     "KL": "how far the predictions move, in nats",
     "D_sink": "the part of Δ loss that keeping the first positions in full precision saves",

@@ -77,7 +77,7 @@ def _linear_fraction(std: float) -> float:
 
 def tables(record: Record) -> Sequence[Table]:
     """Show σ in the first block and the last, and the contraction at the end."""
-    rows = []
+    rows, seeds = [], record["settings"]["seeds"]
     for variant in record["result"]["norms"]:
         last = [cosine[-1] for cosine in variant["cosine_by_seed"]]
         is_paper_model = record["settings"]["model"] == "gpt2-nano"
@@ -99,9 +99,9 @@ def tables(record: Record) -> Sequence[Table]:
             )
         )
     note = (
-        "σ: standard deviation of what enters GELU. Odd share: how much of the power of GELU's output its "
-        "odd part carries, which contracts nothing. Cosine: between different sequences, mean across seeds, "
-        "MLP-only stack on Gaussian vectors. The paper's σ are those of Section 4.2."
+        f"σ: standard deviation of what enters GELU, seed {seeds[0]}. Odd share: how much of the power of GELU's "
+        f"output its odd part carries, which contracts nothing. Cosine: between different sequences"
+        f"{probing.mean_of(seeds)}, MLP-only stack on Gaussian vectors. The paper's σ are those of Section 4.2."
     )
     return [tabulate("Pre-activations with and without LayerNorm", ["stack"], rows, note=note)]
 

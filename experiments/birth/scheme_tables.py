@@ -139,7 +139,7 @@ def inside(result: Entry) -> tuple[int, int]:
 def tables(record: Record) -> Sequence[Table]:
     """Show statistics at initialization, gradients by block, losses by step, and differences with their tests."""
     result = record["result"]
-    return [_start_table(record), _gradient_table(result), _loss_table(result), _difference_table(result)]
+    return [_start_table(record), _gradient_table(result), _loss_table(record), _difference_table(result)]
 
 
 def _start_table(record: Record) -> Table:
@@ -179,14 +179,17 @@ def _gradient_table(result: Entry) -> Table:
     return tabulate("Gradient norm by block before training", ["scheme"], rows, note)
 
 
-def _loss_table(result: Entry) -> Table:
+def _loss_table(record: Record) -> Table:
     rows: list[tuple[Any, ...]] = []
-    for row in result["rows"]:
+    for row in record["result"]["rows"]:
         means = _losses(row).mean(axis=0)
         losses = {f"step {step}": (fixed(3), float(loss)) for step, loss in zip(row["steps"], means, strict=True)}
         traces = {"z": (fixed(1), _mean(row, "z")), "z, other seed": (fixed(1), _mean(row, "z_other"))}
         rows.append(([row["name"]], losses | traces))
-    note = "Held-out loss in nats per token, mean over seeds; z of the initialization in the weights of the last step."
+    note = (
+        f"Held-out loss in nats per token, mean over {len(record['settings']['seeds'])} seeds; z of the initialization "
+        f"in the weights of the last step, mean over the first {record['settings']['traced']} of them."
+    )
     return tabulate("Loss by step, and the initialization in the trained weights", ["scheme"], rows, note)
 
 
@@ -242,7 +245,11 @@ def claims(record: Record) -> Sequence[Claim]:
     traces = [seed["z"] for row in result["rows"] for seed in row["by_seed"] if seed["z"] is not None]
     return [
         *claims_by_statistic,
-        Claim("Smallest z of an initialization in its trained weights", min(traces), configuration="ours"),
+        Claim(
+            f"Smallest z of an initialization in its trained weights, {len(traces)} models",
+            min(traces),
+            configuration="ours",
+        ),
     ]
 
 

@@ -75,7 +75,7 @@ def run(context: Context) -> Entry:
     path, smollm2 = find_smollm2(), _absent(ABSENT)
     if path is not None:
         names = ("num_inputs", "seq_len", "changes", "fresh_seeds")
-        identity = {"file": path.name, **{name: context.settings[name] for name in names}}
+        identity = {"file": path.name, "sha256": io.sha256(path), **{name: context.settings[name] for name in names}}
         smollm2 = context.cached("lineage_pairs/smollm2", identity, lambda _folder: _smollm2(context, path))
     return {"smollm2": smollm2, "others": _further_pairs(context)}
 

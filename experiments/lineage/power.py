@@ -209,7 +209,7 @@ EXPERIMENT = Experiment(
         "alongside."
     ),
     settings=settings.POWER,
-    cost={"laptop": "twenty minutes on two busy cores", "paper": "not measured: for a GPU"},
+    cost={"laptop": "five minutes on two cores", "paper": "not measured: for a GPU"},
     run=run,
     tables=tables,
     claims=claims,

@@ -148,8 +148,8 @@ def tables(record: Record) -> Sequence[Table]:
         rows.append(([entry["name"], entry["parameters"]], measured, paper))
     note = (
         f"N = {settings['num_inputs']:,}, T = {settings['seq_len']}. Verdict: what is identical bit for bit, then the "
-        "permutation test on random tokens; its log₁₀ p is from its moments (approximate). U-test: Algorithm 1 on "
-        "Gaussian vectors with the moments of the base's embedding, as published. "
+        "permutation test on random tokens; its p is counted over permutations and, below their reach, a certified "
+        "bound. U-test: Algorithm 1 on Gaussian vectors with the moments of the base's embedding, as published. "
         f"Weights were held as {settings['dtype']}."
     )
     title = f"Suspects against {result['base']['file']}"

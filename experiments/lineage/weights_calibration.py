@@ -6,7 +6,7 @@ p < 0.05, each with the exact two-sided binomial test of that level, and Kolmogo
 the bound) against uniform; all checks of all tests together by Holm at 5%. With 2,000 permutations p < 0.01 has
 probability 20/2,001 and p < 0.05 100/2,001 where a test is exact. Intervals are Clopper and Pearson's at 95%, for they
 are shown and not checked. At 1e-4, the level of verdicts, a count with its upper limit. ``auto`` corrects for its
-cells, so that its p is no uniform number: it is held to both levels from above alone.
+cells, so that its p is no uniform number: its rates are shown, and none of the checks is of them.
 
 Trained models: those of :mod:`.unrelated_pairs`, where intervals are resampled by model.
 """

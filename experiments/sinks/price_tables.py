@@ -95,14 +95,14 @@ def worth(record: Record) -> list[Table]:
         f"rounding: how much less than the baseline a model loses with {scheme}, one scale a {granularity}. "
         f"{INTERVALS}, each by itself. Verdict: no sinks where at most {percent(0)(FEW_SINKS)} of the heads are "
         "left, few where at most half of the baseline's are; the loss is lower or higher where its "
-        "interval excludes zero. The window and the model without positions are controls."
+        "interval excludes zero, and undecided elsewhere. The window and the model without positions are controls."
     )
     return [tabulate("Which mitigation is worth it", ["mitigation"], rows, note)]
 
 
 def _worth(sinks: float, baseline_sinks: float, interval: tuple[float, float]) -> str:
     low, high = interval
-    loss = "lower loss" if high < 0 else "higher loss" if low > 0 else "same loss"
+    loss = "lower loss" if high < 0 else "higher loss" if low > 0 else "loss undecided"
     if sinks <= FEW_SINKS:
         return f"no sinks, {loss}"
     return f"{'few sinks' if sinks <= baseline_sinks / 2 else 'sinks stay'}, {loss}"

@@ -232,11 +232,12 @@ def headline(record: Record) -> str:
     pairs = [row for row in silenced if " + " in row["what"]]
     worst = min(pairs or silenced, key=lambda row: row["sink_rate"])
     most = max((change(row, base) for row in _rows(record, CONTROL)), default=0.0)
+    matched = " + ".join(record["result"]["named"][:2])
     verb = "falls" if worst["sink_rate"] < base["sink_rate"] else "goes"
     return (
         f"Without {worst['what']} the fraction of heads that are sinks {verb} from {base['sink_rate']:.0%} to "
-        f"{worst['sink_rate']:.0%}; {integer(len(_rows(record, CONTROL)))} random {_control(record)}s with rows of the "
-        f"same norm change no block by more than {most:.2f}."
+        f"{worst['sink_rate']:.0%}; {integer(len(_rows(record, CONTROL)))} random {_control(record)}s with rows of "
+        f"nearly the norms of {matched} change no block by more than {most:.2f}."
     )
 
 

@@ -209,8 +209,8 @@ def recognition_panels(record: Record) -> Sequence[Panel]:
         figures.legend(ax)
     caption = (
         "p of each checkpoint against its own initialization and against another seed's; lines are means over seeds, "
-        "bands their range. The permutation test's p is that of its z (normal approximation), so that it goes beyond "
-        f"one over the number of permutations. {persistence_tables.trained_on(record)}"
+        "bands their range. The permutation test's p is counted over permutations and, below their reach, a certified "
+        f"bound. {persistence_tables.trained_on(record)}"
     )
     return [Panel(figure, caption)]
 

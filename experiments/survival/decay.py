@@ -5,8 +5,8 @@ No paper's table. Stated before any number was seen:
 - **Measured.** z of the trace of each matrix's cross-Gram between an initialization and what became of it (the test
   ``weights`` with labels ``coordinates``, signed), over all log-spaced checkpoints and seeds: every matrix of every
   block, each kind with its blocks summed, and all summed. Rows of the embedding and the head are those of ids that
-  occur in the training text: rows never touched would speak for the initialization alone. As a control every trained
-  model is held against the initialization of the next seed.
+  occur in the training text: rows that no gradient reached would speak for the initialization alone. As a control
+  every trained model is held against the initialization of the next seed.
   Whole matrices are read and no fingerprints: these keep a single matrix at two numbers a coordinate, too few to tell
   how much of it is left, and their tables are of all tokens.
 - **Fitted.** Form, clock, window, check and extrapolation are those of :mod:`.decay_fit`, to means over seeds.

@@ -5,7 +5,7 @@ Stated before any number of these runs was seen:
 - **Preferred tokens.** N random sequences are answered at their last position. The preferred tokens of an
   initialization are the K that have the largest logit most often, ties by mean logit.
 - **Ids.** Three vocabularies, each for inputs and for the tokens that may be preferred: every id, ids that occur in the
-  training text (the main one), ids that do not, whose rows of the embedding training never touches.
+  training text (the main one), ids that do not, whose rows of the embedding no gradient reaches.
 - **Position.** Of a model and an initialization: the mean rank of the initialization's preferred tokens by the model's
   mean logit, 0 for the last of the vocabulary and 1 for the first; and their mean logit, in standard deviations over
   the vocabulary. Training moves every model toward the same frequencies of the text, so a position alone says nothing:
@@ -289,7 +289,7 @@ EXPERIMENT = Experiment(
         "The tokens that an initialization prefers are looked up in the model trained from it, by rank and by mean "
         "logit, and in the models trained from other seeds. Seeds are permuted, which is exact, since all of them saw "
         "the same text in the same order.\n\n"
-        "Ids that occur in the text and ids that do not are apart: rows that training never touched speak for the "
+        "Ids that occur in the text and ids that do not are apart: rows that no gradient reached speak for the "
         "initialization alone. Initializations with a part of an unrelated seed's show what carries the preference."
     ),
     settings={

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,24 @@ from bornbiased_jax.experiments import results, runner
 
 ROOT = Path(experiments.__file__).parent
 CHAPTERS = sorted({module.split(".")[2] for module in experiments.MODULES.values()})
+
+
+WORDS = {"two": 2, "five": 5, "eight": 8, "fifteen": 15, "twenty": 20}
+
+
+def test_a_cost_in_minutes_is_near_that_of_the_record():
+    """Within a factor of three: machines differ, and some work is shared with another experiment."""
+    told = {}
+    for name, scale in results.names():
+        minutes = re.match(r"(?:about )?(\w+) min(utes)?\b", runner.load(name).cost.get(scale, ""))
+        # Figure 11, which comes first, trains Table 4b's models.
+        if minutes and name != "table4b" and (minutes[1].isdigit() or minutes[1] in WORDS):
+            took = results.committed(name, scale)["provenance"]["wall_time_s"]
+            told[name, scale] = (WORDS.get(minutes[1]) or int(minutes[1])) * 60 / took
+    # A moment where another experiment did the work.
+    told = {case: ratio for case, ratio in told.items() if ratio < 60}
+    assert len(told) > 20
+    assert not {case: round(ratio, 1) for case, ratio in told.items() if not 1 / 3 < ratio < 3}
 
 
 @pytest.mark.slow

@@ -4,10 +4,14 @@ import copy
 import json
 from pathlib import Path
 
+from scipy import stats
+
 from bornbiased_jax.experiments import runner
 from bornbiased_jax.experiments.birth.table1 import headline
 from bornbiased_jax.experiments.lineage import table4a
 from bornbiased_jax.experiments.sinks import sink_cures, sink_interventions
+from bornbiased_jax.experiments.survival import checkpoints
+from bornbiased_jax.stats.tails import LN10
 
 RECORDS = Path(__file__).parents[2] / "experiments" / "results" / "laptop"
 RECORD = json.loads((RECORDS / "table1.json").read_text())
@@ -77,3 +81,11 @@ def test_every_scale_trains_what_the_claim_on_mitigations_compares():
     for experiment in sink_cures.EXPERIMENTS.values():
         for settings in experiment.settings.values():
             assert {"baseline", sink_cures.HEAD_NORM} <= set(settings["cures"])
+
+
+def test_the_caption_of_checkpoints_says_that_the_permutation_p_is_no_normal_tail():
+    record = json.loads((RECORDS / "figure14.json").read_text())
+    rows = [row for by_seed in record["result"]["own"]["permutation"] for row in by_seed]
+    assert max(abs(row["log10_p"] - stats.norm.logsf(row["z"]) / LN10) for row in rows) > 1000
+    (panel,) = checkpoints.recognition_panels(record)
+    assert "certified bound" in panel.caption and "normal" not in panel.caption

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bornbiased_jax.experiments.birth.scheme_tables import compare, inside, seeds_needed
+from bornbiased_jax.experiments import results
+from bornbiased_jax.experiments.birth import figure6
+from bornbiased_jax.experiments.birth.scheme_tables import compare, inside, seeds_needed, tables
 from bornbiased_jax.experiments.birth.schemes import REFERENCE, ROWS
 from bornbiased_jax.schemes import SCHEMES
 
@@ -52,3 +54,14 @@ def test_that_many_pairs_find_the_difference_in_four_of_five_trials(std):
     assert 0.77 < power < 0.93
     fewer = np.random.default_rng(1).normal(0.01, std, (4000, pairs - 1))
     assert np.mean(stats.ttest_1samp(fewer, 0.0, axis=1).pvalue < 0.05) < 0.82
+
+
+def test_notes_state_how_many_seeds_each_number_is_of():
+    record = results.committed("scheme_matrix", "laptop")
+    traced = {sum(seed["z"] is not None for seed in row["by_seed"]) for row in record["result"]["rows"]}
+    assert traced == {2} and "mean over the first 2 of them" in tables(record)[2].note
+    record = results.committed("figure6", "paper")
+    (note,) = [table.note for table in figure6.tables(record)]
+    # One σ a block, that of the first seed, and a cosine of each.
+    assert {np.shape(row["std_by_layer"]) for row in record["result"]["norms"]} == {(12,)}
+    assert "enters GELU, seed 42." in note and "mean of 2 seeds" in note

@@ -15,7 +15,7 @@ from bornbiased_jax.experiments.survival import birth_to_life
 from bornbiased_jax.lineage.output_fingerprint import fingerprint_outputs
 from bornbiased_jax.lineage.paper import paper_test
 from bornbiased_jax.probes import inputs
-from tests.experiments.smoke import record_of, show
+from tests.experiments.smoke import context_of, record_of, show
 from tests.tiers import nightly_except
 
 pytestmark = pytest.mark.slow
@@ -164,6 +164,16 @@ def test_pairs_of_checkpoints_at_hand(tmp_path, directories, monkeypatch):
         lineage_pairs.checkpoints_in(str(tmp_path / "empty"))
     with pytest.raises(InputError, match="does not exist"):
         lineage_pairs.checkpoints_in("nowhere")
+
+
+def test_another_file_of_the_same_name_is_measured_again(tmp_path, monkeypatch):
+    model = tmp_path / "model.gguf"
+    monkeypatch.setattr(lineage_pairs, "find_smollm2", lambda: model)
+    monkeypatch.setattr(lineage_pairs, "_smollm2", lambda _context, path: {"attempted": True, "read": path.read_text()})
+    context = context_of(lineage_pairs.EXPERIMENT, tmp_path / "work")
+    for content in ("one", "another"):
+        model.write_text(content)
+        assert lineage_pairs.run(context)["smollm2"]["read"] == content
 
 
 def test_changes_are_as_strong_as_they_say():

@@ -97,7 +97,7 @@ def test_sink_knockout_tables(record):
 def test_sinks_that_stay_are_not_said_to_fall(cut, told):
     base = {"kind": sink_knockout.AS_IT_IS, "what": "", "position": 1, "sink_rate": 0.5, "by_block": [0.5]}
     pair = {"kind": sink_knockout.SILENCED, "what": "0 + 1", "position": 1, "sink_rate": cut, "by_block": [cut]}
-    assert told in sink_knockout.headline({"result": {"attempted": True, "rows": [base, pair]}})
+    assert told in sink_knockout.headline({"result": {"attempted": True, "named": ["0", "1"], "rows": [base, pair]}})
 
 
 def test_controls_of_a_single_neuron_are_not_called_pairs(record):
@@ -113,5 +113,7 @@ def test_controls_of_a_single_neuron_are_not_called_pairs(record):
         *(row.settings[0] for row in table.rows),
     ]
     assert not [words for words in said if "pair" in words]
-    assert "3 random neurons with rows of the same norm" in said[0] and "control neuron silenced" in said
-    assert "random pairs" in sink_knockout.headline(record)
+    assert "3 random neurons with rows of nearly the norms of" in said[0] and "control neuron silenced" in said
+    assert f"3 random pairs with rows of nearly the norms of {' + '.join(record['result']['named'][:2])} " in (
+        sink_knockout.headline(record)
+    )

@@ -1,4 +1,4 @@
-"""How unevenly activations are spread, against NumPy and SciPy on the captured activations themselves."""
+"""How unevenly activations are spread, against NumPy and SciPy on the activations themselves; verdicts on prices."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from bornbiased_jax.config import preset
-from bornbiased_jax.experiments.sinks import sink_training
+from bornbiased_jax.experiments.sinks import price_tables, sink_training
 from bornbiased_jax.experiments.sinks.sink_training import sites
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model import apply
@@ -38,3 +38,12 @@ def test_every_site_against_a_second_computation(monkeypatch):
 def test_a_model_has_the_sites_of_its_parts():
     assert sites(CFG.replace(attention=False)) == ("mlp_input", "mlp_hidden", "residual")
     assert sites(CFG.replace(mlp=False))[-2:] == ("attention_output", "residual")
+
+
+def test_an_interval_around_zero_is_no_equality():
+    intervals = [(-0.015, 0.133), (0.01, 0.02), (-0.02, -0.01)]
+    assert [price_tables._worth(0.0, 0.4, interval) for interval in intervals] == [
+        "no sinks, loss undecided",
+        "no sinks, higher loss",
+        "no sinks, lower loss",
+    ]

@@ -6,6 +6,7 @@ import pytest
 
 from bornbiased_jax import results
 from bornbiased_jax.config import preset
+from bornbiased_jax.probes import outliers
 from bornbiased_jax.results import lineage_reports, run_reports
 from bornbiased_jax.results.wording import TERMS, named, percent
 
@@ -18,6 +19,12 @@ def test_terms_are_the_glossarys():
     other |= {"cosine within a sequence": "intra-sequence cosine", "log10 p": "log10 p of preference"}
     missing = {term for term in TERMS if other.get(term, term).lower() not in glossary}
     assert not missing
+
+
+def test_a_super_neuron_is_defined_by_both_of_its_conditions():
+    assert (outliers._FIRING_RATIO, outliers._NORM_RATIO) == (10, 2)
+    for phrase in ("at least ten times as active at the first token", "at least twice as long as its block's median"):
+        assert phrase in TERMS["super neuron"]
 
 
 @pytest.mark.parametrize("changes", [{"logit_softcap": 30.0}, {"init_groups": "down=zeros"}, {"residual_scale": 0.5}])

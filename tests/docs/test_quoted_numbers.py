@@ -1,0 +1,391 @@
+"""Numbers that pages write into their own sentences are those of the committed records: what no block generates."""
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from bornbiased_jax.experiments import results
+from bornbiased_jax.experiments._shared import probing
+from bornbiased_jax.experiments.lineage import court
+from bornbiased_jax.experiments.sinks import price_tables, sink_cures, sink_growth, sink_interventions
+from bornbiased_jax.experiments.survival import decay, finding7
+from bornbiased_jax.experiments.theory import predicted
+from bornbiased_jax.report.numbers import fixed, p_value, percent
+from bornbiased_jax.stats.multiple import holm
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+COUNTS = {5: "five", 7: "seven"}
+
+
+def _result(name: str, scale: str = "laptop"):
+    return results.committed(name, scale)["result"]
+
+
+def _span(values: Iterable[float], digits: int) -> str:
+    values = list(values)
+    return f"{fixed(digits)(min(values))} to {fixed(digits)(max(values))}"
+
+
+def _of_court(test: str, *kinds: str):
+    return [row for row in _result("court")["tests"] if row["test"] == test and row["kind"].startswith(kinds)]
+
+
+def _scores_of_untrained(method: str) -> list[float]:
+    """Scores of all pairs of the paper's untrained models: those of its seeds, and those of their null."""
+    groups = [_result(f"table4a_{family}_16", "paper")["groups"][0] for family in ("llama", "qwen")]
+    return [
+        score
+        for group in groups
+        for score in (*group["null"][method], *(pair["baselines"][method] for pair in group["pairs"]))
+    ]
+
+
+def _comparison() -> list[str]:
+    (pcs,) = _of_court("HuRef (PCS)", "births")
+    return [
+        f"no pair of untrained models does ({_span(_scores_of_untrained('reef'), 2)},",
+        f"PCS is {_span((pcs['least'], pcs['largest']), 2)} for untrained",
+        f"and {_span(_scores_of_untrained('pcs'), 2)} at 768",
+    ]
+
+
+def _weight_tests() -> list[str]:
+    (t,), (u,) = (_of_court(f"Algorithm 1, {test}, vectors", "a birth") for test in "tU")
+    trained = _of_court("Algorithm 1, t, vectors", "trained")
+    assert not any(kind["rates"][0]["rate"] for kind in trained)
+    rates = [percent(0)(kind["rates"][0]["rate"]) for kind in (t, u)]
+    return [
+        f"(PCS {_span(_scores_of_untrained('pcs'), 2)}, REEF {_span(_scores_of_untrained('reef'), 2)},",
+        f"({rates[0]} by the t-test, {rates[1]} by the U-test); of {sum(kind['num_pairs'] for kind in trained)} pairs",
+    ]
+
+
+def _disputes() -> list[str]:
+    record = json.loads((ROOT / "benchmarks" / "results" / "peers_in_disputes.json").read_text())
+    decisions = {
+        test["test"]: {row["kind"]: (row["guilty"], row["innocent"]) for row in test["decisions"]}
+        for test in record["tests"]
+    }
+    kit, weights, weightscope = decisions.values()
+    kinds = sorted(kind for kind, (guilty, _) in weightscope.items() if guilty)
+    assert kinds == ["LoRA, merged", "half of the neurons pruned, healed", "rounded to 4 bits"]
+    assert not sum(innocent for _, innocent in weightscope.values())
+    missed = {kind: 10 - guilty for kind, (guilty, _) in weights.items() if guilty < 10}
+    assert missed == {"30% of a merge": 9, "vision tower inherited, retrained": 10}
+    innocent = sum(innocent for _, innocent in kit.values()) / (len(kit) * 90)
+    return [
+        f"those of three kinds, {sum(guilty for guilty, _ in weightscope.values())} of {10 * len(weightscope)}:",
+        "it misses nine of ten suspects that hold 30% of the base, and all that inherited only the tower",
+        f"{percent(0)(innocent)} of the innocent pairs are a “Confirmed Match”",
+    ]
+
+
+def _first_tokens_part(name: str, schemes: tuple[str, ...]):
+    """Mean and half of its interval of D_sink, of every attention and granularity."""
+    return [
+        price_tables.over_seeds(price_tables.cells(run, "d_sink", scheme=scheme, granularity=granularity, keep_sinks=1))
+        for run in _result(name)["cures"].values()
+        for scheme in schemes
+        for granularity in ("tensor", "token")
+    ]
+
+
+def _costs(name: str) -> tuple[str, str]:
+    record = results.committed(name, "laptop")
+    costs = [
+        sink_cures._cost(record, mitigation) for mitigation in record["result"]["cures"] if mitigation != "baseline"
+    ]
+    return tuple(_span(numbers, 2) for numbers in np.transpose(costs))
+
+
+def _mitigations() -> list[str]:
+    parts = _first_tokens_part("sink_cures", ("w8a8", "kv8"))
+    excluding = sum(abs(mean) > half for mean, half in parts)
+    searched = [seed["seed"] for seed in _result("figure12")["cures"]["baseline"]["by_seed"]]
+    assert searched == results.committed("sink_search", "laptop")["settings"]["seeds"]
+    further = [
+        percent(0)(seed["sink_rate"]["64"])
+        for seed in _result("sink_cures")["cures"]["baseline"]["by_seed"]
+        if seed["seed"] not in searched
+    ]
+    (larger, larger_std), (small, small_std) = map(_costs, ("sink_cures_larger", "sink_cures"))
+    return [
+        f"of one has sinks in {further[0]} of the heads, that of the other in {further[1]}.",
+        f"(D_sink) is at most {max(abs(mean) for mean, _ in parts):.4f} nats at eight bits",
+        f"of {len(parts)} intervals, each at 95%, {excluding} exclude zero",
+        f"is {larger} of the baseline's at 2 × 128, and {small} of it at 2 × 32",
+        f"standard deviations of {larger_std}, and of {small_std}",
+    ]
+
+
+def _theory() -> list[str]:
+    unseen = results.committed("unseen_schemes", "laptop")
+    cells = zip(unseen["settings"]["cells"], unseen["result"]["groups"], strict=False)
+    outside = [(scheme, shape, seed) for (scheme, shape), group in cells for seed in _seeds_outside(group)]
+    shapes, seeds = ({cell[place] for cell in outside} for place in (1, 2))
+    assert [cell[0] for cell in outside] == ["kaiming", "kaiming, leaky ReLU, RMSNorm"] and len(shapes | seeds) == 2
+    inside = unseen["result"]["coverage"]["inside"] - 48
+    # The same test of fit, of a cosine that is 25% larger.
+    fits = _result("predicted")
+    controls = [
+        fit["control_p"]
+        for group, fit in zip(fits["groups"], fits["fits"], strict=True)
+        if fit is not None and np.mean(probing.cosines(group)) < 0.25
+    ]
+    kept = [p for p in controls if p >= predicted.SIGNIFICANCE]
+    return [
+        f"these two, {inside} of {inside + len(outside)} lie inside; the two outside are one seed",
+        f"({seeds.pop()} at {shapes.pop().split(',')[0]})",
+        f"in {COUNTS[len(kept)]} of the {COUNTS[len(controls)]} configurations with a cosine below 0.25",
+        f"(p from {p_value(2)(min(kept))} to {p_value(2)(max(kept))})",
+    ]
+
+
+def _seeds_outside(group) -> list[int]:
+    low, high = (group["theory"][f"inter_cosine_by_layer_{end}"][-1] for end in ("low", "high"))
+    rows = zip(group["records"], probing.cosines(group), strict=True)
+    return [row["seed"] for row, cosine in rows if not low <= cosine <= high]
+
+
+def _seeds_and_tokens(name: str) -> dict[int, int]:
+    (group,) = _result(name, "paper")["groups"]
+    assert group["group"]["fix_embeddings"]
+    return {record["seed"]: record["preference"]["top1_id"] for record in group["records"]}
+
+
+def _claims_on_untrained() -> list[str]:
+    short, long = _seeds_and_tokens("finding2_nano"), _seeds_and_tokens("finding2_64")
+    changed = sum(short[seed] != long[seed] for seed in short)
+    hits, theory = [], []
+    for name in ("finding2_nano", "finding2_64"):
+        (group,) = _result(name, "paper")["groups"]
+        hits.append(percent(0)(float(np.mean([record["direction_matches_top1"] for record in group["records"]]))))
+        theory.append(percent(0)(group["theory"]["overlap"]))
+    likely = {
+        name: max(_result(name, "paper")["groups"][0]["records"][0]["preference"]["top_dimension_log10_p_by_layer"])
+        for name in ("figure10_64", "table1_a_1024_42")
+    }
+    assert likely["figure10_64"] < -64 and likely["table1_a_1024_42"] < -19
+    groups = _result("figure13_tiny", "paper")["groups"]
+    stds, shifts = ([group[key] for group in groups if group["group"]["inputs"] == inputs]
+                    for key, inputs in (("std", "tokens"), ("mean", "gaussian")))  # fmt: skip
+    return [
+        f"{len(short)} seeds, all with one embedding and head (Appendix B.2), have {len(set(short.values()))} "
+        f"different top-1 tokens at T = 16, and {len(set(long.values()))} at T = 64; but a seed's changes with length "
+        f"({changed} of {len(short)} between these two;",
+        f"{hits[0]} at T = 16, theory {theory[0]}; {hits[1]} at T = 64, theory {theory[1]};",
+        "every layer beyond p = 10⁻⁶⁴; with N = 2,000 at T = 1,024 beyond 10⁻¹⁹;",
+        f"({groups[0]['num_pairs']:,} pairs; standard deviation {_span(stds, 2)} times the null's)",
+        f"shifted by {min(shifts):.1f} standard deviations with 0.02 everywhere and by {max(shifts):.1f} with the",
+    ]
+
+
+def _claims() -> list[str]:
+    taus = _result("figure11")["taus"]
+    tokens, vectors = ({who: taus[kind][who] for who in ("own", "other")} for kind in ("tokens", "gaussian"))
+    recognized = {who: _result("figure14")[who] for who in ("own", "other")}
+    checkpoints = [row["verdict"] == "same-lineage" for seed in recognized["other"]["paper"] for row in seed]
+    assert all(row["verdict"] == "same-lineage" for seed in recognized["own"]["permutation"] for row in seed)
+    assert not any(row["verdict"] == "same-lineage" for seed in recognized["other"]["permutation"] for row in seed)
+    own = [pair for pair in _result("table4b")["pairs"] if pair["base"]["seed"] == pair["suspect"]["seed"]]
+    missed = sorted(pair["paper_tokens"]["p"] for pair in own if pair["paper_tokens"]["verdict"] != "same-lineage")
+    called = {}
+    for name in ("table4c", "table11"):
+        pairs = [pair for pair in _result(name)["pairs"] if pair["base"]["seed"] != pair["suspect"]["seed"]]
+        assert not any(pair["paper_tokens"]["verdict"] == "same-lineage" for pair in pairs)
+        called[name] = (sum(pair["paper"]["verdict"] == "same-lineage" for pair in pairs), len(pairs))
+    both = np.sum(list(called.values()), axis=0)
+    last = {who: kind["mean"][-1] for who, kind in tokens.items()}
+    return [
+        *_claims_on_untrained(),
+        f"{last['own']:.3f} against {last['other']:.3f} at the end (standard deviations over coordinates "
+        f"{tokens['own']['std'][-1]:.3f} and {tokens['other']['std'][-1]:.3f})",
+        f"is no lower ({vectors['other']['mean'][-1]:.3f} against {vectors['own']['mean'][-1]:.3f})",
+        f"{len(checkpoints)} of {len(checkpoints)} by their own initialization; on the published vectors "
+        f"{sum(checkpoints)} of {len(checkpoints)} by another seed's as well",
+        f"{len(own) - len(missed)} of {len(own)} (the other two have p of {missed[0]:.3f} and {missed[1]:.3f})",
+        *(f"Algorithm 1 on vectors calls {count} of {every} one lineage" for count, every in called.values()),
+        f"({both[0]} of {both[1]} in Tables 4c and 11)",
+    ]
+
+
+def _readme() -> list[str]:
+    rows = [_result(f"table1_a_1024_{seed}", "paper")["groups"][0] for seed in (42, 43)]
+    ratios = [row["records"][0]["preference"]["ratio_to_uniform"] for row in rows]
+    cosines = [row["records"][0]["contraction"]["inter_cosine_final"] for row in rows]
+    nano = _result("finding2_nano", "paper")["groups"][0]
+    inside = [
+        nano["theory"]["inter_cosine_final_low"] <= row["contraction"]["inter_cosine_final"]
+        <= nano["theory"]["inter_cosine_final_high"]
+        for row in nano["records"]
+    ]  # fmt: skip
+    return [
+        f"{ratios[0]:.0f} and {ratios[1]:.0f} times the count that the top one of equally likely tokens reaches",
+        f"{min(cosines):.2f} and {max(cosines):.2f}; theory says {rows[0]['theory']['inter_cosine_final']:.2f}",
+        f"{sum(inside)} of {len(inside)} |",
+        *_readme_on_lineage(),
+        *_readme_on_sinks(),
+    ]
+
+
+def _readme_on_lineage() -> list[str]:
+    births = _result("birth_in_weights")["rows"]
+    least = [
+        min(row["z"] for row in births if row["relation"] == "own birth" and row["test"] == test)
+        for test in ("coordinates", "rotation")
+    ]
+    unrelated = [
+        row["z"]
+        for row in births
+        if row["relation"] in ("another birth", "trained apart") and row["test"] in ("coordinates", "rotation")
+    ]
+    # Tests that state a p, whether published or this package's own, and whether each keeps its level.
+    pairs = {promise["test"]: (promise["published"], promise["kept"]) for promise in _result("court")["promises"]}
+    tests = {row["test"]: row["num_pairs"] for row in _tried_on()}
+    published = [pairs[test][1] for test in tests if pairs[test][0]]
+    own = [test for test in tests if not pairs[test][0]]
+    assert all(pairs[test][1] for test in own)
+    every = sum(_result("court")["num_pairs"].values())
+    fewer = [tests[test] for test in own if tests[test] < every]
+    assert len(fewer) == 1
+    family = _result("weights_calibration")["family"]
+    least_p = min(check["adjusted_p"] for check in family["checks"])
+    last = [
+        10 ** finding7._entries(run, finding7.SEEN)[-1]["rank"]["log10_p"]
+        for name, run in _result("finding7")["runs"].items()
+        if name in ("bytes", "GPT-2, bytes")
+    ]
+    return [
+        f"z of {int(least[0])} or more by coordinates and {least[1]:.0f} by neurons",
+        f"at most {max(unrelated):.1f} between unrelated models",
+        f"Of {len(published)} published lineage tests that state a p-value, {sum(published)} keep its level",
+        f"so do all {len(own)} of this package, one on {fewer[0]} of the pairs ",
+        f"(of {family['num_checks']} further checks of these none rejects, smallest corrected p = {least_p:.3f})",
+        f"| {every} pairs |",
+        f"(p = {last[0]:.2f}, {last[1]:.2f})",
+    ]
+
+
+def _tried_on() -> list[dict]:
+    """Of each test that states a p, on how many pairs it is defined."""
+    record = results.committed("court", "laptop")
+    names = [row["test"] for row in court._tried(record, False)]
+    return [
+        {"test": name, "num_pairs": sum(row["num_pairs"] - row["num_undefined"] for row in court._of(record, name))}
+        for name in names
+    ]
+
+
+def _readme_on_sinks() -> list[str]:
+    def left(name: str, mitigation: str, length: str) -> str:
+        by_seed = _result(name)["cures"][mitigation]["by_seed"]
+        return percent(0)(float(np.mean([seed["sink_rate"][length] for seed in by_seed])))
+
+    amplified, attenuated = "positional amplification", "positional attenuation"
+    assert left("table7", amplified, "64") == left("table7", attenuated, "64")
+    record = results.committed("sink_interventions", "laptop")
+    made = {claim.statement.split(" (")[0]: percent(0)(claim.measured) for claim in sink_interventions.claims(record)}
+    position = "Heads for which position k is a sink: "
+    larger = [left("sink_cures_larger", mitigation, "32") for mitigation in ("baseline", amplified, attenuated)]
+    return [
+        f"from {left('table7', 'baseline', '64')} of the heads to {left('table7', amplified, '64')} (T = 64)",
+        f"from {larger[0]} to {larger[1]} by amplification, to {larger[2]} by attenuation (T = 32)",
+        f"makes {made[position + 'variance of o_k amplified in block 3, λ = 10']} of the heads attend to it, "
+        f"scaling alone {made[position + 'control, o_k scaled by λ in block 3']};",
+    ]
+
+
+def _seedprint() -> list[str]:
+    result = _result("calibration")
+    strongest = max(power["drift"] for case in result["cases"] for power in case["power"] or ())
+
+    def power_of(inputs: str, test: str) -> str:
+        cases = [case for case in result["cases"] if (case["inputs"], case["test"]) == (inputs, test)]
+        rates = [power["rates"][0]["rate"] for case in cases for power in case["power"] if power["drift"] == strongest]
+        return percent(0)(float(np.mean(rates)))
+
+    pooled = {(row["inputs"], row["test"]): row for row in result["pooled"]}
+    papers = [pooled["tokens", f"paper {test}"] for test in "Ut"]
+    assert not any(row["rates"][0]["rate"] for row in papers)
+    found = [power_of("tokens", f"paper {test}") for test in "Ut"]
+    return [
+        f"rejects 0 of {papers[0]['num_pairs']:,} unrelated pairs at 0.01, and finds {found[0].rstrip('%')} to "
+        f"{found[1]} of the descendants where the permutation test finds {power_of('tokens', 'permutation')}",
+        f"stays calibrated but has {power_of('gaussian', 'population')} power",
+    ]
+
+
+def _pretraining() -> list[str]:
+    own = [seed["pcs"] for seed in _result("table8")["own"]]
+    return [
+        f"scores of own pairs ({_span((score['score'] for score in own), 3)}) lie far above those of pairs of two "
+        f"seeds ({own[0]['null_mean']:.3f} with a standard deviation of {own[0]['null_std']:.3f})"
+    ]
+
+
+def _survival() -> list[str]:
+    left = {
+        name: [10 ** finding7._entries(run, ids)[-1]["rank"]["log10_p"] for ids in (finding7.SEEN, finding7.UNSEEN)]
+        for name, run in _result("finding7")["runs"].items()
+        if name in ("bytes", "GPT-2, bytes")
+    }
+    seen, unseen = zip(*left.values(), strict=True)
+    held = {}
+    for name in ("decay", "decay_of_run"):
+        for claim in decay.claims(results.committed(name, "laptop")):
+            held[claim.statement.replace("matrices of 30 whose last decade ", "")] = claim.measured
+    assert not held["bpe-4096: the form predicts, by tokens"] and not held["bytes: the form predicts, by tokens"]
+    missed = [30 - held[f"{name}: the form predicts, by summed learning rate"] for name in ("bpe-4096", "bytes")]
+    least = min(value for statement, value in held.items() if ": least z" in statement)
+    return [
+        f"are ranked alike (p = {seen[0]:.2f} and {seen[1]:.2f})",
+        f"none of it either (p = {unseen[0]:.2f} and {unseen[1]:.2f})",
+        f"far above chance at the end (z of {int(least)} or more)",
+        f"of {missed[0]} and {missed[1]} of them when it is counted in summed learning rate",
+        f"it holds for {held['BPE: the form predicts, by tokens']:.0f} of 30, and carrying the last value forward for "
+        f"{held['BPE: no change would predict']:.0f}",
+    ]
+
+
+def _choosing() -> list[str]:
+    result = _result("sink_schemes")
+    lower = [name for name, (_, p) in sink_growth._score_differences(result).items() if p <= sink_growth.LEVEL]
+    assert lower == ["neox", "olmo-mitchell"]
+    rates = {name: [seed["sink_rate"]["64"] for seed in run["by_seed"]] for name, run in result["variants"].items()}
+    assert not any(np.any(rates[name]) for name in lower)
+    reference = rates.pop(sink_growth.SCHEMES[0])
+    assert min(np.mean(reference), np.mean(rates["normal-0.02"])) > 1 / 3
+    seeds = [*reference, *rates["normal-0.02"]]
+    least = min(holm(np.array([stats.ttest_rel(each, reference).pvalue for each in rates.values()])))
+    return [
+        f"the mean of five seeds from {percent(0)(min(seeds))} to {percent(0)(max(seeds))}",
+        f"GPT-2's in no scheme (smallest p {p_value(2)(least)})",
+    ]
+
+
+QUOTED: dict[str, Callable[[], list[str]]] = {
+    "README.md": _readme,
+    "docs/choosing_an_initialization.md": _choosing,
+    "docs/comparison.md": _comparison,
+    "docs/results/claims.md": _claims,
+    "docs/results/disputes.md": _disputes,
+    "docs/results/mitigations.md": _mitigations,
+    "docs/results/pretraining.md": _pretraining,
+    "docs/results/seedprint.md": _seedprint,
+    "docs/results/survival.md": _survival,
+    "docs/results/theory.md": _theory,
+    "docs/results/weight_tests.md": _weight_tests,
+}
+"""Page -> phrases that it must hold, their numbers computed from the records."""
+
+
+@pytest.mark.parametrize("page", QUOTED)
+def test_a_page_quotes_its_records(page):
+    text = re.sub(r"<!--.*?-->", "", (ROOT / page).read_text())
+    absent = [phrase for phrase in QUOTED[page]() if phrase not in " ".join(text.split())]
+    assert not absent, f"{page} does not say, as its records do: {absent}"
