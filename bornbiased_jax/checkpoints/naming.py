@@ -82,21 +82,23 @@ class NamedRoles(RoleSource):
         unread = []
         latent: dict[tuple[str, int | None], dict[str, NamedTensor]] = {}
         for tensor in tensors:
-            if tensor.group == "latent":
-                kind = f"{tensor.module}_bias" if tensor.is_bias else tensor.module
-                latent.setdefault((tensor.component, tensor.block), {})[kind] = tensor
+            if tensor.group == "latent" and not tensor.is_bias:
+                latent.setdefault((tensor.component, tensor.block), {})[tensor.module] = tensor
             elif not self._add(tensor):
                 unread.append(tensor.name)
         for parts in latent.values():
             products = latent_parts(parts, self._tensors, self._sizes[next(iter(parts.values())).component])
             self._parts |= products
-            if not products:
-                unread += [tensor.name for tensor in parts.values()]
+            multiplied = {name for role in products for name in role.name.split("+")}
+            unread += [tensor.name for tensor in parts.values() if tensor.name not in multiplied]
         return unread
 
     def _add(self, tensor: NamedTensor) -> bool:
         """Add the roles of one tensor, which may hold several matrices and all experts."""
         sizes, shape = self._sizes[tensor.component], self._tensors.shapes[tensor.name]
+        if tensor.group == "latent":
+            # No product has the biases of its factors.
+            tensor = tensor._replace(row=tensor.row._replace(groups=f"other:{tensor.module}"))
         if tensor.group in ("other", "sink_logit", "norm") or tensor.row.axes == "residual":
             return self._add_single(tensor, shape)
         oriented = sizes.oriented(tensor, shape)

@@ -298,6 +298,27 @@ def test_numbers_that_are_not_finite_are_refused_where_they_are_read(rng, part, 
         source.read(role)
 
 
+def test_biases_of_latent_attention_are_tensors_of_their_own(rng):
+    """Products have the kernels and the norms between them alone."""
+    kind = next(names.kind for names in PUBLISHED.values() if names.kind.is_latent and not names.kind.has_experts)
+    tensors = llama_tensors(kind, rng)
+    plain = _source(tensors, kind.config)
+    sizes = {"q_a_proj": "q_a", "kv_a_proj_with_mqa": "kv_a", "q_b_proj": "q_b"}
+    for name in sizes:
+        size = len(tensors[f"model.layers.0.self_attn.{name}.weight"])
+        tensors[f"model.layers.0.self_attn.{name}.bias"] = rng.normal(size=size).astype(np.float32)
+    source = _source(tensors, kind.config)
+    added = {role.path: role for role in set(source.roles) - set(plain.roles)}
+    assert set(added) == {f"language/blocks/1/{module}/bias" for module in sizes.values()}
+    assert source.unread == ()
+    bias = tensors["model.layers.0.self_attn.q_a_proj.bias"]
+    np.testing.assert_array_equal(source.read(added["language/blocks/1/q_a/bias"]), bias)
+    # A factor without the other one is said to be unread.
+    del tensors["model.layers.0.self_attn.q_b_proj.weight"]
+    unread = _source(tensors, kind.config).unread
+    assert unread == tuple(f"model.layers.0.self_attn.q_a_{name}.weight" for name in ("layernorm", "proj"))
+
+
 def test_an_encoder_beside_a_decoder_is_a_component_of_its_own(rng):
     tensors = {"model.shared.weight": np.ones((11, 8), np.float32)}
     for half in ("encoder", "decoder"):
