@@ -95,8 +95,8 @@ def parse_names(
             if is_mask or conventions.BUFFER.fullmatch(plain):
                 continue
             tensor = _look_up(name, plain, family)
-        # A number alone has no axis that a role could name.
-        if tensor is None or not shape:
+        # A number alone has no axis that a role could name, and no numbers say nothing.
+        if tensor is None or not shape or 0 in shape:
             unread.append(name)
         else:
             tensors.append(tensor)
