@@ -12,7 +12,7 @@ from bornbiased_jax.lineage.battery import ALPHA, Options
 from bornbiased_jax.lineage.compared_model import ComparedModel
 from bornbiased_jax.lineage.evidence import SIGNLESS, TOKEN_HEADS, TOKEN_NEURONS
 from bornbiased_jax.lineage.fingerprint_pass import tensors_bar
-from bornbiased_jax.lineage.fingerprints import Fingerprint, Settings
+from bornbiased_jax.lineage.fingerprints import Fingerprint, Settings, read_sign_key
 from bornbiased_jax.lineage.same_model import identify, tensor_difference
 from bornbiased_jax.lineage.token_numbers import foreign_numbers
 from bornbiased_jax.lineage.verdict import Verdict
@@ -119,11 +119,7 @@ def _fingerprint_pair(
     Raises:
         InputError: an option that contradicts a stored fingerprint, or weights that cannot be read.
     """
-    try:
-        key = None if sign_key is None else bytes.fromhex(sign_key)
-    except ValueError as error:
-        text = f"--sign-key {sign_key} is not hexadecimal: give an even number of digits 0-9, a-f"
-        raise InputError(text) from error
+    key = None if sign_key is None else read_sign_key(sign_key)
     # A stored fingerprint decides the settings; otherwise the options do.
     stored = next((model.stored for model in (base, suspect) if isinstance(model.stored, Fingerprint)), None)
     if stored is not None:
