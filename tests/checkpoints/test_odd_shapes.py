@@ -9,6 +9,8 @@ import pytest
 from bornbiased_jax.checkpoints.naming import NamedRoles
 from bornbiased_jax.checkpoints.tensors import NamedTensors, Tensor
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage.battery import compare_weights
+from bornbiased_jax.lineage.fingerprint_file import save_fingerprint
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.fingerprints import Settings
 
@@ -89,3 +91,11 @@ def test_neurons_are_those_of_mlps_whose_matrices_have_one_width(name, width):
     # Without a gate the MLP is one of up and down.
     assert len(made.neurons) == (name == "gate" and width != 63)
     assert "blocks" in made.coordinates
+
+
+def test_a_fingerprint_of_mlps_with_and_without_a_gate_is_compared_and_not_stored(tmp_path):
+    second = {name.replace("layers.0", "layers.1"): shape for name, shape in PLAIN.items() if "gate" not in name}
+    made = fingerprint(source_of(PLAIN | second, HEADS), Settings(dim=8))
+    assert len(compare_weights(made, made).pairs) == 2
+    with pytest.raises(InputError, match="some MLPs of this model have a gate and others none"):
+        save_fingerprint(tmp_path / "made", made)
