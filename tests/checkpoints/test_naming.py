@@ -319,6 +319,16 @@ def test_biases_of_latent_attention_are_tensors_of_their_own(rng):
     assert unread == tuple(f"model.layers.0.self_attn.q_a_{name}.weight" for name in ("layernorm", "proj"))
 
 
+def test_of_two_tensors_of_one_place_one_is_unread(rng):
+    """As of a copy of the blocks under another prefix: neurons of one model would have parts of both."""
+    tensors = _tiny(rng)
+    plain = _source(tensors, {})
+    copies = {name.replace("model.", "lm."): array + 1 for name, array in tensors.items() if ".layers." in name}
+    source = _source(tensors | copies, {})
+    assert [role.path for role in source.roles] == [role.path for role in plain.roles]
+    assert set(source.unread) == {name.replace("lm.", "model.") for name in copies}
+
+
 def test_an_encoder_beside_a_decoder_is_a_component_of_its_own(rng):
     tensors = {"model.shared.weight": np.ones((11, 8), np.float32)}
     for half in ("encoder", "decoder"):
