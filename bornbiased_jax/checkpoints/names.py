@@ -224,7 +224,9 @@ def read_roles_file(path: Path) -> list[RoleRow]:
 
 
 def _template(name: str) -> re.Pattern[str]:
-    pattern = re.escape(name).replace(r"\{block\}", r"(?P<block>\d+)", 1).replace(r"\{expert\}", r"(?P<expert>\d+)", 1)
+    pattern = re.escape(name)
+    for place in ("block", "expert"):
+        pattern = pattern.replace(rf"\{{{place}\}}", rf"(?P<{place}>\d{{1,5}})", 1)
     return re.compile(pattern)
 
 

@@ -99,3 +99,11 @@ def test_a_fingerprint_of_mlps_with_and_without_a_gate_is_compared_and_not_store
     assert len(compare_weights(made, made).pairs) == 2
     with pytest.raises(InputError, match="some MLPs of this model have a gate and others none"):
         save_fingerprint(tmp_path / "made", made)
+
+
+@pytest.mark.parametrize("number", ["1000000000", "9" * 5000], ids=len)
+@pytest.mark.parametrize("name", ["model.layers.{}.mlp.up_proj.weight", f"{BLOCK}.mlp.experts.{{}}.up_proj.weight"])
+def test_numbers_that_no_block_and_no_expert_has_are_none(name, number):
+    """Lists of blocks have a place for each number."""
+    odd = name.format(number)
+    assert source_of(PLAIN | {odd: (64, 32)}, HEADS).unread == (odd,)
