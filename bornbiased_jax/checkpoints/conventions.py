@@ -349,6 +349,8 @@ LANGUAGE_WORDS = frozenset(
     embeddings embd layers thinker pretrained_model distilbert rwkv
     """.split()
 ) | {""}
+# What a comparison calls parts of a component: no names of components.
+PARTS = frozenset(("all", "blocks", "experts", "quarters"))
 PROJECTOR = re.compile(r"projector|merger|connector|aligner")
 VISION = re.compile(r"vision|visual|image")
 # Families by ``model_type``: whose norms multiply by 1 + g, and whose configuration does not tell which norm they have.

@@ -319,6 +319,26 @@ def test_biases_of_latent_attention_are_tensors_of_their_own(rng):
     assert unread == tuple(f"model.layers.0.self_attn.q_a_{name}.weight" for name in ("layernorm", "proj"))
 
 
+@pytest.mark.parametrize(
+    ("prefix", "component"), [("a/b", "a_b"), ("language/x", "language_x"), ("blocks", "language")]
+)
+def test_components_are_named_so_that_paths_can_be_read(rng, prefix, component):
+    tensors = _tiny(rng)
+    of_block = {name: array for name, array in tensors.items() if ".layers." in name}
+    tensors |= {name.replace("model.layers.0", f"{prefix}.layers.1"): array for name, array in of_block.items()}
+    source = _source(tensors, {})
+    assert {role.component for role in source.roles} == {"language", component}
+    assert f"{component}/blocks/2/up/kernel" in {role.path for role in source.roles}
+
+
+@pytest.mark.parametrize("row", [{"component": "a/b"}, {"component": "experts"}, {"module": "a/b"}])
+def test_a_file_of_roles_names_no_component_as_parts_of_paths_are(tmp_path, row):
+    path = tmp_path / "roles.json"
+    path.write_text(json.dumps({"tensors": [{"name": "x", "group": "other", **row}]}))
+    with pytest.raises(InputError, match="as parts of paths are called"):
+        name_parser.read_roles_file(path)
+
+
 def test_of_two_tensors_of_one_place_one_is_unread(rng):
     """As of a copy of the blocks under another prefix: neurons of one model would have parts of both."""
     tensors = _tiny(rng)
