@@ -121,14 +121,16 @@ def _fingerprint_pair(
     """
     key = None if sign_key is None else read_sign_key(sign_key)
     # A stored fingerprint decides the settings; otherwise the options do.
+    count = NEURONS if neurons is None else None if neurons == "all" else int(neurons)
     stored = next((model.stored for model in (base, suspect) if isinstance(model.stored, Fingerprint)), None)
     if stored is not None:
         settings = stored.settings
         if key not in (None, settings.sign_key):
             raise InputError("a stored fingerprint has its own sign key: leave --sign-key out, or name the checkpoints")
+        if neurons is not None and count != settings.neurons:
+            raise InputError("a stored fingerprint has its own neurons: leave --neurons out, or name the checkpoints")
     else:
         # A key from both digests, unless one is given.
-        count = NEURONS if neurons is None else None if neurons == "all" else int(neurons)
         if key is None:
             key = hashlib.blake2b(f"{base.digest} {suspect.digest}".encode(), digest_size=16).digest()
         settings = Settings(neurons=count, sign_key=key)
