@@ -327,14 +327,15 @@ GGUF_NAMES: Mapping[str, str] = {
     "ffn_norm": "pre_feedforward_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
-GGUF = re.compile(r"(?:blk\.(?P<block>\d+)\.)?(?P<stem>\w+?)(?P<leaf>\.weight|\.bias)?")
+GGUF = re.compile(r"(?:blk\.(?P<block>\d{1,5})\.)?(?P<stem>\w+?)(?P<leaf>\.weight|\.bias)?")
 
-# Parts of names: what wraps a whole model, numbers of blocks and experts, what is a buffer and no weight.
+# Parts of names: what wraps a whole model, numbers of blocks and experts, what is a buffer and no weight. No model has
+# a block or an expert of more than five digits: what names one is unread.
 WRAPPER = re.compile(r"^(?:_orig_mod\.|module\.|base_model\.model\.|_fsdp_wrapped_module\.)")
-BLOCK = re.compile(r"(?:^|(?<=\.))(?:layers|h|blocks|layer|block|resblocks|decoder_layer)\.(\d+)\.")
-EXPERT = re.compile(r"((?:^|\.)(?:experts|local_experts|moe))\.(\d+)\.")
+BLOCK = re.compile(r"(?:^|(?<=\.))(?:layers|h|blocks|layer|block|resblocks|decoder_layer)\.(\d{1,5})\.")
+EXPERT = re.compile(r"((?:^|\.)(?:experts|local_experts|moe))\.(\d{1,5})\.")
 # Megatron-LM core/transformer/moe/experts.py, TEGroupedMLP: the weights of all experts are of one module.
-EXPERT_WEIGHT = re.compile(r"(experts\.\w+\.(?:weight|bias))(\d+)$")
+EXPERT_WEIGHT = re.compile(r"(experts\.\w+\.(?:weight|bias))(\d{1,5})$")
 SHARED = re.compile(rf"(?:{_M})?(?:shared_experts?|shared_mlp|share_expert|residual_mlp)\.(?!gate_weight)")
 BUFFER = re.compile(
     r".*(?:rotary_emb\.inv_freq|\.masked_bias|position_ids|num_batches_tracked|rope\.freqs|rotary_pos_emb\.inv_freq|"
@@ -348,6 +349,8 @@ LANGUAGE_WORDS = frozenset(
     embeddings embd layers thinker pretrained_model distilbert rwkv
     """.split()
 ) | {""}
+# What a comparison calls parts of a component: no names of components.
+PARTS = frozenset(("all", "blocks", "experts", "quarters"))
 PROJECTOR = re.compile(r"projector|merger|connector|aligner")
 VISION = re.compile(r"vision|visual|image")
 # Families by ``model_type``: whose norms multiply by 1 + g, and whose configuration does not tell which norm they have.

@@ -95,8 +95,8 @@ def parse_names(
             if is_mask or conventions.BUFFER.fullmatch(plain):
                 continue
             tensor = _look_up(name, plain, family)
-        # A number alone has no axis that a role could name.
-        if tensor is None or not shape:
+        # A number alone has no axis that a role could name, and no numbers say nothing.
+        if tensor is None or not shape or 0 in shape:
             unread.append(name)
         else:
             tensors.append(tensor)
@@ -172,8 +172,9 @@ def _look_up(name: str, plain: str, family: str) -> NamedTensor | None:
         component, tables = "projector", TOWERS
     elif conventions.VISION.search(head):
         component, tables = "vision", TOWERS
-    elif foreign := [part for part in head.split(".") if part not in conventions.LANGUAGE_WORDS]:
-        component, tables = foreign[0], (*TOWERS, *TABLES)
+    elif foreign := [part for part in head.split(".") if part not in conventions.LANGUAGE_WORDS | conventions.PARTS]:
+        # Paths of roles have slashes between their parts.
+        component, tables = foreign[0].replace("/", "_"), (*TOWERS, *TABLES)
     row = next((row for row in (conventions.CONVENTIONS if block else tables) if _fits(row, tail, family)), None)
     if row is None:
         return None
@@ -206,10 +207,13 @@ def read_roles_file(path: Path) -> list[RoleRow]:
     Axes are those of the array [in, out]; a matrix of the file lies as [out, in], as PyTorch's linear maps do.
 
     Raises:
-        InputError: it is no such file; a group or an axis does not exist.
+        InputError: it is no such file; a group or an axis does not exist, or a name would not stand in a path.
     """
     rows: list[RoleRow] = schema.check(RolesFile, io.read_json(path), str(path), "correct it")["tensors"]
     for row in rows:
+        for word, name in (("component", row.get("component", "")), ("module", row.get("module", ""))):
+            if "/" in name or (word == "component" and name in conventions.PARTS):
+                raise InputError(f"{path} has {word} {schema.shown(name)}, as parts of paths are called: rename it")
         axes = row.get("axes", "").replace("*", " ").split()
         for word, values, choices in (
             ("group", row["group"].split("+"), tuple(GROUP_AXES)),
@@ -224,7 +228,9 @@ def read_roles_file(path: Path) -> list[RoleRow]:
 
 
 def _template(name: str) -> re.Pattern[str]:
-    pattern = re.escape(name).replace(r"\{block\}", r"(?P<block>\d+)", 1).replace(r"\{expert\}", r"(?P<expert>\d+)", 1)
+    pattern = re.escape(name)
+    for place in ("block", "expert"):
+        pattern = pattern.replace(rf"\{{{place}\}}", rf"(?P<{place}>\d{{1,5}})", 1)
     return re.compile(pattern)
 
 

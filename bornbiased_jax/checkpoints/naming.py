@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -34,7 +34,8 @@ class NamedRoles(RoleSource):
     """Roles of files of any model, by the names of their tensors.
 
     Attributes:
-        unread: names that no convention understands, or whose tensors do not have the sizes of their roles.
+        unread: names that no convention understands, whose tensors do not have the sizes of their roles, or that say
+            the place of another tensor.
     """
 
     naming = "names"
@@ -47,6 +48,7 @@ class NamedRoles(RoleSource):
         super().__init__(description, tokenizer_files, notes=tensors.notes)
         self._tensors, self._config = tensors, config
         self._last: tuple[str, np.ndarray] | None = None
+        self._paths: set[str] = set()
         named, unread, prefixes = parse_names(tensors.shapes, self._family, rows)
         if prefixes:
             self._note(f"names bear the prefix {' and '.join(prefixes)}, which was taken away")
@@ -82,21 +84,23 @@ class NamedRoles(RoleSource):
         unread = []
         latent: dict[tuple[str, int | None], dict[str, NamedTensor]] = {}
         for tensor in tensors:
-            if tensor.group == "latent":
-                kind = f"{tensor.module}_bias" if tensor.is_bias else tensor.module
-                latent.setdefault((tensor.component, tensor.block), {})[kind] = tensor
+            if tensor.group == "latent" and not tensor.is_bias:
+                latent.setdefault((tensor.component, tensor.block), {})[tensor.module] = tensor
             elif not self._add(tensor):
                 unread.append(tensor.name)
         for parts in latent.values():
             products = latent_parts(parts, self._tensors, self._sizes[next(iter(parts.values())).component])
-            self._parts |= products
-            if not products:
-                unread += [tensor.name for tensor in parts.values()]
+            products = products if self._put(products) else {}
+            multiplied = {name for role in products for name in role.name.split("+")}
+            unread += [tensor.name for tensor in parts.values() if tensor.name not in multiplied]
         return unread
 
     def _add(self, tensor: NamedTensor) -> bool:
         """Add the roles of one tensor, which may hold several matrices and all experts."""
         sizes, shape = self._sizes[tensor.component], self._tensors.shapes[tensor.name]
+        if tensor.group == "latent":
+            # No product has the biases of its factors.
+            tensor = tensor._replace(row=tensor.row._replace(groups=f"other:{tensor.module}"))
         if tensor.group in ("other", "sink_logit", "norm") or tensor.row.axes == "residual":
             return self._add_single(tensor, shape)
         oriented = sizes.oriented(tensor, shape)
@@ -116,6 +120,7 @@ class NamedRoles(RoleSource):
             if not sizes.fit(group, axes, part_shape) or (is_cut and self._is_paired(tensor)):
                 return False
             parts.append((group, axes, part_shape))
+        roles: dict[Role, Part] = {}
         for index, (group, axes, part_shape) in enumerate(parts):
             for expert in range(oriented[0]) if is_stacked else (None,):
                 leaf = "bias" if tensor.is_bias else "embedding" if group in ("embedding", "positions") else "kernel"
@@ -126,7 +131,16 @@ class NamedRoles(RoleSource):
                     axes,
                     group if tensor.is_bias else "",
                 )
-                self._parts[role] = Part(part_shape, functools.partial(self._read_part, tensor, index, expert))
+                roles[role] = Part(part_shape, functools.partial(self._read_part, tensor, index, expert))
+        return self._put(roles)
+
+    def _put(self, parts: Mapping[Role, Part]) -> bool:
+        """Add roles, unless another tensor of the files stands in one of their places."""
+        paths = {role.path for role in parts}
+        if not paths.isdisjoint(self._paths):
+            return False
+        self._paths |= paths
+        self._parts |= parts
         return True
 
     def _add_single(self, tensor: NamedTensor, shape: tuple[int, ...]) -> bool:
@@ -161,8 +175,7 @@ class NamedRoles(RoleSource):
                 array = self._in_halves(tensor.component, array)
             return array + np.float32(1.0) if is_offset else array
 
-        self._parts[role] = Part(role_shape, read)
-        return True
+        return self._put({role: Part(role_shape, read)})
 
     def _family_of(self, component: str) -> str:
         return str(config_of(self._config, component).get("model_type") or self._family)

@@ -12,7 +12,6 @@ from bornbiased_jax.cli import outputs as writing
 from bornbiased_jax.cli.sections import CHECKPOINT, Command
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.ranges import Batch, Count, Layers, Seed, SeqLen, SketchDim, Vocabulary
-from bornbiased_jax.schema import shown
 
 STORAGES = ("float32", "bfloat16")
 
@@ -145,6 +144,7 @@ def _store_sketches(checkpoint: str, out: Path, json_file: str | None, choices: 
     from bornbiased_jax.lineage import Settings, payload_digest, save_fingerprint
     from bornbiased_jax.lineage import fingerprint as make_fingerprint
     from bornbiased_jax.lineage.fingerprint_size import fitted, predicted_bytes
+    from bornbiased_jax.lineage.fingerprints import read_sign_key
     from bornbiased_jax.results.lineage_reports import SketchFile
 
     default = Settings()
@@ -152,7 +152,7 @@ def _store_sketches(checkpoint: str, out: Path, json_file: str | None, choices: 
     settings = Settings(
         dim=choices["dim"] or default.dim,
         neurons=neurons,
-        sign_key=_sign_key(choices["sign_key"]),
+        sign_key=read_sign_key(choices["sign_key"] or ""),
         token_labels=choices["token_labels"] or default.token_labels,
     )
     # The size is known before the weights are read.
@@ -189,23 +189,6 @@ def _store_sketches(checkpoint: str, out: Path, json_file: str | None, choices: 
     size = facts["bytes"] if facts["bytes"] is not None else "a fingerprint of"
     line = f"{out}: {size:,} bytes of {len(made.tensors)} tensors of {checkpoint}"
     writing.print_result(SketchFile(facts), json_file, line=line)
-
-
-def _sign_key(text: str | None) -> bytes:
-    """Parse a key of signs.
-
-    Raises:
-        InputError: it is not hexadecimal, or too long.
-    """
-    try:
-        key = bytes.fromhex(text or "")
-    except ValueError as error:
-        raise InputError(
-            f"--sign-key {shown(text)} is not hexadecimal: give an even number of digits 0-9, a-f"
-        ) from error
-    if len(key) > 64:
-        raise InputError(f"--sign-key has {len(key)} bytes, more than the 64 of the hash's key: give a shorter one")
-    return key
 
 
 def _store_outputs(

@@ -10,6 +10,7 @@ from bornbiased_jax.cli import engines, options, outputs
 from bornbiased_jax.cli.sections import CHECKPOINT, Command
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.ranges import Count, Entries, Level
+from bornbiased_jax.schema import shown
 
 
 @click.command("scan", cls=Command)
@@ -69,9 +70,12 @@ def scan(
 def _seed_range(text: str) -> range:
     first, colon, last = text.partition(":")
     try:
-        return range(int(first), int(last)) if colon else range(int(first), int(first) + 1)
-    except ValueError as error:
-        raise InputError(f"--seeds {text!r} is not a range such as 0:1000000") from error
+        seeds = range(int(first), int(last)) if colon else range(int(first), int(first) + 1)
+        # Beyond 2⁶³ a range has no length.
+        len(seeds)
+    except (ValueError, OverflowError) as error:
+        raise InputError(f"--seeds {shown(text)} is not a range such as 0:1000000") from error
+    return seeds
 
 
 @click.command("whichseed", cls=Command)

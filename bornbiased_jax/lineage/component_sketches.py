@@ -274,10 +274,10 @@ class ComponentSketches:
         if block is None:
             return
         # Neurons of each MLP, then experts as wholes, heads and the router.
-        for (expert, is_shared), matrices in block.mlps.items():
-            if "up" in matrices and "down" in matrices:
-                self._close_neurons(block, expert, is_shared, matrices)
-        routed = [matrices for (expert, is_shared), matrices in block.mlps.items() if expert and not is_shared]
+        mlps = {place: matrices for place, matrices in block.mlps.items() if _is_whole(matrices)}
+        for (expert, is_shared), matrices in mlps.items():
+            self._close_neurons(block, expert, is_shared, matrices)
+        routed = [matrices for (expert, is_shared), matrices in mlps.items() if expert and not is_shared]
         if len(routed) > 1 and all(matrices.keys() == routed[0].keys() for matrices in routed):
             self._count_experts(routed)
         if all(name in block.attention for name in ATTENTION) and self._shape.num_heads:
@@ -397,6 +397,11 @@ class ComponentSketches:
             Repeats(self._name, labels, counter.num_labels, counter.num_equal, counter.z_by_period())
             for labels, counter in sorted(self._counters.items())
         ]
+
+
+def _is_whole(mlp: Mapping[str, np.ndarray]) -> bool:
+    """Tell whether the matrices of an MLP that a file has are those of neurons: up and down, all of one width."""
+    return {"up", "down"} <= mlp.keys() and len({len(products_nK) for products_nK in mlp.values()}) == 1
 
 
 def _with_rows(table_VD: np.ndarray, count: int) -> np.ndarray:

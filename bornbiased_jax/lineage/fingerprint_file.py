@@ -45,7 +45,7 @@ def save_fingerprint(path: Path | str, fingerprint: Fingerprint) -> Path:
     """Write a fingerprint, completely or not at all.
 
     Raises:
-        InputError: the file cannot be written.
+        InputError: the file cannot be written, or not all MLPs have the same matrices.
     """
     return io.write_bytes(path, encode(fingerprint))
 
@@ -147,6 +147,11 @@ def _component_arrays(component: Component) -> Iterator[tuple[str, np.ndarray]]:
     # Neurons of all blocks lie in one array for each space and matrix.
     for space in ("token", "coordinates"):
         sections: list[Mapping[str, np.ndarray]] = [getattr(neurons, space) for neurons in component.neurons]
+        if len({frozenset(section) for section in sections}) > 1:
+            raise InputError(
+                "some MLPs of this model have a gate and others none, which no file of a fingerprint holds: compare "
+                "the checkpoint itself"
+            )
         for matrix in sorted({matrix for section in sections for matrix in section}):
             yield f"neurons/{space}/{matrix}", np.concatenate([section[matrix] for section in sections])
     # Heads: query with key, value with output.

@@ -18,11 +18,15 @@ from typing import Literal
 import numpy as np
 
 from bornbiased_jax.checkpoints.roles import Shape
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.schema import shown
 
 TokenLabels = Literal["strings", "ids"]
 RepeatLabels = Literal["neurons", "heads", "experts", "coordinates", "tokens"]
 LARGE = 500_000_000
 """Parameters from which on a model takes long enough for progress to be shown."""
+# Bytes of a key of BLAKE2b.
+_LONGEST_KEY = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +45,28 @@ class Settings:
     neurons: int | None = 1024
     sign_key: bytes = b""
     token_labels: TokenLabels = "strings"
+
+    def __post_init__(self) -> None:
+        """Refuse a key that the hash does not take."""
+        if len(self.sign_key) > _LONGEST_KEY:
+            raise InputError(
+                f"a sign key of {len(self.sign_key)} bytes is longer than the {_LONGEST_KEY} that the hash takes: give "
+                "a shorter one"
+            )
+
+
+def read_sign_key(text: str) -> bytes:
+    """Read the key of signs from hexadecimal digits.
+
+    Raises:
+        InputError: they are none.
+    """
+    try:
+        return bytes.fromhex(text)
+    except ValueError as error:
+        raise InputError(
+            f"--sign-key {shown(text)} is not hexadecimal: give an even number of digits 0-9, a-f"
+        ) from error
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -65,14 +65,22 @@ class Rounding:
         """
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             if self.grouping is None:
-                return all(
-                    bool(np.array_equal(self.cast(first), self.cast(second))) for first, second in pieces(base, suspect)
-                )
+                return self._gives_one_code(base, suspect)
             # Other models differ by far more than any step: they cost no search.
             if difference > self.widest * _largest(base):
                 return False
             base, suspect = _matrix(base), _matrix(suspect)
             return any(self._fits(way) for pair in ((base, suspect), (suspect, base)) for way in self.grouping(*pair))
+
+    def _gives_one_code(self, base: np.ndarray, suspect: np.ndarray) -> bool:
+        """Return whether codes are equal and not all zero: all numbers that are small enough have the code zero."""
+        has_codes = False
+        for first, second in pieces(base, suspect):
+            codes = self.cast(first)
+            if not np.array_equal(codes, self.cast(second)):
+                return False
+            has_codes = has_codes or bool(codes.any())
+        return has_codes
 
     def makes_equal_less_one(self, base: np.ndarray, suspect: np.ndarray) -> bool:
         """Return whether two scales of norms are equal after this rounding of what a file has: scales less 1.

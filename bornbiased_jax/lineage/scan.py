@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -138,12 +137,12 @@ def _of_store(folder: Path) -> list[Base]:
         return [Base(path.stem, str(path)) for path in stored]
     # An index names files, and may name digests.
     try:
-        rows = json.loads(index.read_text())["fingerprints"]
+        rows = io.read_json(index)["fingerprints"]
         return [
             Base(str(row.get("name", row["file"])), str(folder / row["file"]), row.get("payload_digest"))
             for row in rows
         ]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise InputError(f'{index} is no index: write {{"fingerprints": [{{"file": NAME, "name": …}}]}}') from error
 
 
@@ -264,10 +263,8 @@ def _load(base: Base) -> Fingerprint:
         InputError: it cannot be read, or is not what an index says.
     """
     path = io.user_path(base.place)
-    if not is_fingerprint(path):
-        return fingerprint(base.place)
-    # An index may bind a file to its digest.
-    stored = load_fingerprint(path)
+    stored = load_fingerprint(path) if is_fingerprint(path) else fingerprint(base.place)
+    # An index may bind a file, or the checkpoint that it names, to a digest.
     if base.payload_digest is not None and payload_digest(stored) != base.payload_digest:
         raise InputError(f"{path} is not the fingerprint that {INDEX} lists: take the store anew, or correct its index")
     return stored

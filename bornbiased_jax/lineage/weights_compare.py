@@ -12,7 +12,7 @@ from bornbiased_jax.lineage.battery import ALPHA, Options
 from bornbiased_jax.lineage.compared_model import ComparedModel
 from bornbiased_jax.lineage.evidence import SIGNLESS, TOKEN_HEADS, TOKEN_NEURONS
 from bornbiased_jax.lineage.fingerprint_pass import tensors_bar
-from bornbiased_jax.lineage.fingerprints import Fingerprint, Settings
+from bornbiased_jax.lineage.fingerprints import Fingerprint, Settings, read_sign_key
 from bornbiased_jax.lineage.same_model import identify, tensor_difference
 from bornbiased_jax.lineage.token_numbers import foreign_numbers
 from bornbiased_jax.lineage.verdict import Verdict
@@ -119,20 +119,18 @@ def _fingerprint_pair(
     Raises:
         InputError: an option that contradicts a stored fingerprint, or weights that cannot be read.
     """
-    try:
-        key = None if sign_key is None else bytes.fromhex(sign_key)
-    except ValueError as error:
-        text = f"--sign-key {sign_key} is not hexadecimal: give an even number of digits 0-9, a-f"
-        raise InputError(text) from error
+    key = None if sign_key is None else read_sign_key(sign_key)
     # A stored fingerprint decides the settings; otherwise the options do.
+    count = NEURONS if neurons is None else None if neurons == "all" else int(neurons)
     stored = next((model.stored for model in (base, suspect) if isinstance(model.stored, Fingerprint)), None)
     if stored is not None:
         settings = stored.settings
         if key not in (None, settings.sign_key):
             raise InputError("a stored fingerprint has its own sign key: leave --sign-key out, or name the checkpoints")
+        if neurons is not None and count != settings.neurons:
+            raise InputError("a stored fingerprint has its own neurons: leave --neurons out, or name the checkpoints")
     else:
         # A key from both digests, unless one is given.
-        count = NEURONS if neurons is None else None if neurons == "all" else int(neurons)
         if key is None:
             key = hashlib.blake2b(f"{base.digest} {suspect.digest}".encode(), digest_size=16).digest()
         settings = Settings(neurons=count, sign_key=key)

@@ -220,7 +220,7 @@ def check_search(cfg: ModelConfig, suspect_cfg: ModelConfig, seeds: range, alpha
         InputError: they are out of range, or a size differs.
     """
     check_alpha(alpha)
-    if not len(seeds) or seeds.step != 1:
+    if not seeds or seeds.step != 1:
         raise InputError("no seeds to search: give a range such as 0:1000000")
     if seeds.start < 0 or seeds.stop > NUM_SEEDS:
         raise InputError(f"seeds {seeds.start} to {seeds.stop} are not within 0 to 2^32: shorten the range")

@@ -379,6 +379,17 @@ def test_a_truncated_file_is_refused(tmp_path_factory, whole, fraction, early):
         open_checkpoint(path)
 
 
+def test_a_file_of_a_big_endian_machine_is_refused(tmp_path):
+    """Its reader turns numbers that stand by themselves, and dequantizing takes them for ones of this machine."""
+    path = tmp_path / "big.gguf"
+    writer = gguf.GGUFWriter(path, "llama", endianess=gguf.GGUFEndian.BIG)
+    writer.add_tensor("blk.0.ffn_up.weight", np.ones((4, 32), np.float32))
+    for step in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file, writer.close):
+        step()
+    with pytest.raises(InputError, match="big-endian"):
+        read_by_role(path)
+
+
 def test_a_text_file_is_refused(tmp_path):
     path = tmp_path / "model.gguf"
     path.write_text("GGUF? No, a text.\n" * 40)

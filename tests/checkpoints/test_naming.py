@@ -298,6 +298,57 @@ def test_numbers_that_are_not_finite_are_refused_where_they_are_read(rng, part, 
         source.read(role)
 
 
+def test_biases_of_latent_attention_are_tensors_of_their_own(rng):
+    """Products have the kernels and the norms between them alone."""
+    kind = next(names.kind for names in PUBLISHED.values() if names.kind.is_latent and not names.kind.has_experts)
+    tensors = llama_tensors(kind, rng)
+    plain = _source(tensors, kind.config)
+    sizes = {"q_a_proj": "q_a", "kv_a_proj_with_mqa": "kv_a", "q_b_proj": "q_b"}
+    for name in sizes:
+        size = len(tensors[f"model.layers.0.self_attn.{name}.weight"])
+        tensors[f"model.layers.0.self_attn.{name}.bias"] = rng.normal(size=size).astype(np.float32)
+    source = _source(tensors, kind.config)
+    added = {role.path: role for role in set(source.roles) - set(plain.roles)}
+    assert set(added) == {f"language/blocks/1/{module}/bias" for module in sizes.values()}
+    assert source.unread == ()
+    bias = tensors["model.layers.0.self_attn.q_a_proj.bias"]
+    np.testing.assert_array_equal(source.read(added["language/blocks/1/q_a/bias"]), bias)
+    # A factor without the other one is said to be unread.
+    del tensors["model.layers.0.self_attn.q_b_proj.weight"]
+    unread = _source(tensors, kind.config).unread
+    assert unread == tuple(f"model.layers.0.self_attn.q_a_{name}.weight" for name in ("layernorm", "proj"))
+
+
+@pytest.mark.parametrize(
+    ("prefix", "component"), [("a/b", "a_b"), ("language/x", "language_x"), ("blocks", "language")]
+)
+def test_components_are_named_so_that_paths_can_be_read(rng, prefix, component):
+    tensors = _tiny(rng)
+    of_block = {name: array for name, array in tensors.items() if ".layers." in name}
+    tensors |= {name.replace("model.layers.0", f"{prefix}.layers.1"): array for name, array in of_block.items()}
+    source = _source(tensors, {})
+    assert {role.component for role in source.roles} == {"language", component}
+    assert f"{component}/blocks/2/up/kernel" in {role.path for role in source.roles}
+
+
+@pytest.mark.parametrize("row", [{"component": "a/b"}, {"component": "experts"}, {"module": "a/b"}])
+def test_a_file_of_roles_names_no_component_as_parts_of_paths_are(tmp_path, row):
+    path = tmp_path / "roles.json"
+    path.write_text(json.dumps({"tensors": [{"name": "x", "group": "other", **row}]}))
+    with pytest.raises(InputError, match="as parts of paths are called"):
+        name_parser.read_roles_file(path)
+
+
+def test_of_two_tensors_of_one_place_one_is_unread(rng):
+    """As of a copy of the blocks under another prefix: neurons of one model would have parts of both."""
+    tensors = _tiny(rng)
+    plain = _source(tensors, {})
+    copies = {name.replace("model.", "lm."): array + 1 for name, array in tensors.items() if ".layers." in name}
+    source = _source(tensors | copies, {})
+    assert [role.path for role in source.roles] == [role.path for role in plain.roles]
+    assert set(source.unread) == {name.replace("lm.", "model.") for name in copies}
+
+
 def test_an_encoder_beside_a_decoder_is_a_component_of_its_own(rng):
     tensors = {"model.shared.weight": np.ones((11, 8), np.float32)}
     for half in ("encoder", "decoder"):

@@ -9,6 +9,10 @@ import pytest
 from bornbiased_jax.checkpoints.naming import NamedRoles
 from bornbiased_jax.checkpoints.tensors import NamedTensors, Tensor
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage.battery import compare_weights
+from bornbiased_jax.lineage.fingerprint_file import save_fingerprint
+from bornbiased_jax.lineage.fingerprint_pass import fingerprint
+from bornbiased_jax.lineage.fingerprints import Settings
 
 BLOCK = "model.layers.0"
 COMMON = {
@@ -49,10 +53,15 @@ CASES = {
 ODD = [(), (0,), (1,), (0, 0), (1, 32), (32, 1), (33, 31), (2, 32, 32), (1, 2, 3, 4)]
 
 
+def source_of(shapes, config):
+    """Tensors of ones by role."""
+    tensors = {name: Tensor("F32", shape, partial(np.ones, shape, np.float32)) for name, shape in shapes.items()}
+    return NamedRoles(NamedTensors("here", tensors), config)
+
+
 def read_all(shapes, config):
     """Read every role of tensors of ones; return their paths."""
-    tensors = {name: Tensor("F32", shape, partial(np.ones, shape, np.float32)) for name, shape in shapes.items()}
-    source = NamedRoles(NamedTensors("here", tensors), config)
+    source = source_of(shapes, config)
     for role in source.roles:
         assert source.read(role).shape == source.array_shape(role), role.path
         source.norm_scale(role)
@@ -68,3 +77,33 @@ def test_what_is_read_has_the_shape_of_its_role(case):
         for shape in ODD:
             with contextlib.suppress(InputError):
                 read_all(shapes | {name: shape}, config)
+
+
+@pytest.mark.parametrize("name", ["gate", "up", "down"])
+@pytest.mark.parametrize("width", [None, 0, 63])
+def test_neurons_are_those_of_mlps_whose_matrices_have_one_width(name, width):
+    """A file may lack a matrix, or have one without numbers or of another width: coordinates are compared then."""
+    matrix = f"{BLOCK}.mlp.{name}_proj.weight"
+    shapes = {other: shape for other, shape in PLAIN.items() if other != matrix}
+    if width is not None:
+        shapes[matrix] = (32, width) if name == "down" else (width, 32)
+    made = fingerprint(source_of(shapes, HEADS), Settings(dim=8)).components["language"]
+    # Without a gate the MLP is one of up and down.
+    assert len(made.neurons) == (name == "gate" and width != 63)
+    assert "blocks" in made.coordinates
+
+
+def test_a_fingerprint_of_mlps_with_and_without_a_gate_is_compared_and_not_stored(tmp_path):
+    second = {name.replace("layers.0", "layers.1"): shape for name, shape in PLAIN.items() if "gate" not in name}
+    made = fingerprint(source_of(PLAIN | second, HEADS), Settings(dim=8))
+    assert len(compare_weights(made, made).pairs) == 2
+    with pytest.raises(InputError, match="some MLPs of this model have a gate and others none"):
+        save_fingerprint(tmp_path / "made", made)
+
+
+@pytest.mark.parametrize("number", ["1000000000", "9" * 5000], ids=len)
+@pytest.mark.parametrize("name", ["model.layers.{}.mlp.up_proj.weight", f"{BLOCK}.mlp.experts.{{}}.up_proj.weight"])
+def test_numbers_that_no_block_and_no_expert_has_are_none(name, number):
+    """Lists of blocks have a place for each number."""
+    odd = name.format(number)
+    assert source_of(PLAIN | {odd: (64, 32)}, HEADS).unread == (odd,)

@@ -16,6 +16,7 @@ import safetensors.numpy
 
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.checkpoints.by_role import read_by_names, read_by_role
+from bornbiased_jax.checkpoints.formats.torch_file import Rules, read_pickle
 from bornbiased_jax.checkpoints.quantization_files import SettingsError
 from bornbiased_jax.checkpoints.quantized import FP4, decode
 from bornbiased_jax.checkpoints.tensors import NamedTensors, Tensor
@@ -114,6 +115,28 @@ def test_small_files_of_torch_ask_for_no_large_array(tmp_path):
     torch.save({"weight": rows}, tmp_path / "pytorch_model.bin")
     with pytest.raises(InputError, match="reaches beyond its storage"):
         locate_tensors(tmp_path, choose_weights(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("is_encrypted", "sentence"), [(True, "is compressed or encrypted"), (False, "into a part of a number")]
+)
+def test_archives_that_torch_does_not_write_are_refused(tmp_path, is_encrypted, sentence):
+    path = tmp_path / "pytorch_model.bin"
+    torch.save({"weight": torch.zeros(3)}, tmp_path / "saved")
+    with zipfile.ZipFile(tmp_path / "saved") as saved, zipfile.ZipFile(path, "w") as changed:
+        for name in saved.namelist():
+            changed.writestr(name, saved.read(name) + b"x" * name.endswith("/data/0"))
+    if is_encrypted:
+        data = bytearray(path.read_bytes())
+        data[data.index(b"PK\x01\x02") + 8] |= 1
+        path.write_bytes(data)
+    with pytest.raises(InputError, match=sentence):
+        locate_tensors(tmp_path, choose_weights(tmp_path)).read("weight")
+
+
+def test_a_pickle_of_many_marks_is_looked_through_once():
+    """Each mark was searched for from the bottom: hours for a file of a megabyte."""
+    assert read_pickle(b"\x80\x02" + b"(t" * 100_000 + b".", "here", Rules(frozenset(), tuple)) == ()
 
 
 def test_a_dict_that_holds_itself_holds_no_tensors(tmp_path):

@@ -46,7 +46,8 @@ def test_choices_are_labeled(seedprint, suspect):
     "arguments, reason",
     [
         (["--test", "permutation", "--labels", "units"], "--labels is no option of --test permutation"),
-        (["--sign-key", "xy"], "--sign-key xy is not hexadecimal"),
+        (["--sign-key", "xy"], "--sign-key 'xy' is not hexadecimal"),
+        (["--sign-key", "ab" * 65], "a sign key of 65 bytes is longer than the 64"),
         (["--neurons", "some"], "--neurons some"),
         (["--num-permutations", "9"], "9 permutations are too few"),
     ],

@@ -142,6 +142,7 @@ def alike(tmp_path, capsys):
     refused(capsys, ["seedprint", *paths, "--quiet"], "make both with one --sign-key")
     keyed = ["seedprint", paths[0], f"seed:2@{TINY}", "--quiet"]
     refused(capsys, [*keyed, "--sign-key", "00ff"], "leave --sign-key out")
+    refused(capsys, [*keyed, "--neurons", "7"], "leave --neurons out")
     make()
     assert run(["seedprint", *paths, "--quiet"]) == run(keyed) == 0
 
@@ -261,6 +262,7 @@ FOLLOWED = {
     "make both with one --dim": alike,
     "make both with one --sign-key": alike,
     "leave --sign-key out": alike,
+    "leave --neurons out": alike,
     "choose one with --file NAME": "tests/lineage/test_disputes.py::test_commands_choose_a_set_of_weights",
     "choose it with --file": "tests/checkpoints/test_huggingface.py::test_files_of_torch_are_the_same_model",
     "a file of roles (--roles FILE)": "tests/checkpoints/test_naming.py::"

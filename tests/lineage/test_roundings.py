@@ -49,6 +49,13 @@ def test_a_small_change_of_all_numbers_is_no_rounding():
         assert explained(base_OI, base_OI + np.float32(size) * noise_OI) is None
 
 
+@pytest.mark.parametrize(("size", "name"), [(1e-5, "8 bits (e4m3)"), (1e-7, "8 bits (e5m2)"), (1e-9, "float16")])
+def test_other_numbers_that_all_become_zero_are_no_equality(size, name):
+    base_OI, suspect_OI = (weights(seed) * np.float32(size) for seed in (0, 1))
+    assert not ROUNDINGS[name].cast(base_OI).any()
+    assert explained(base_OI, suspect_OI) is None
+
+
 @pytest.mark.parametrize("kind", LARGEST)
 def test_a_part_of_a_matrix_that_was_rounded_whole_has_the_scale_of_the_whole(kind):
     """As the keys of fused queries, keys and values, whose largest number is none of the whole's."""

@@ -129,9 +129,15 @@ def test_an_index_names_its_files_and_is_held_against_them(store, tmp_path):
     (tmp_path / "index.json").write_text(json.dumps({"fingerprints": rows}))
     with pytest.raises(InputError, match="take the store anew, or correct its index"):
         scan(str(store / "suspect"), find_bases([str(tmp_path)]))
-    (tmp_path / "index.json").write_text("[]")
-    with pytest.raises(InputError, match="is no index"):
-        find_bases([str(tmp_path)])
+    # So is a checkpoint in the place of a fingerprint.
+    rows[0]["file"] = str(store / "suspect")
+    (tmp_path / "index.json").write_text(json.dumps({"fingerprints": rows}))
+    with pytest.raises(InputError, match="take the store anew, or correct its index"):
+        scan(str(store / "suspect"), find_bases([str(tmp_path)]))
+    for content, sentence in (("[]", "is no index"), ("[" * 100_000, "is not readable as JSON")):
+        (tmp_path / "index.json").write_text(content)
+        with pytest.raises(InputError, match=sentence):
+            find_bases([str(tmp_path)])
 
 
 def test_the_command_writes_json_and_a_page(store, tmp_path, capsys):

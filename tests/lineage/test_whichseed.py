@@ -223,6 +223,13 @@ def test_weights_without_variation_are_refused():
         which_seed(CFG, jax.tree.map(jnp.zeros_like, initialization(0)), range(0, 4))
 
 
+@pytest.mark.parametrize("framework", ["bornbiased", "torch"])
+def test_a_range_that_has_no_length_is_refused(capsys, framework):
+    call = ["whichseed", "seed:21@llama-tiny,num_layers=1", "--seeds", f"0:{10**20}", "--framework", framework]
+    assert run(call) == 2
+    assert "is not a range such as 0:1000000" in capsys.readouterr().err
+
+
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_the_command(tmp_path, capsys):

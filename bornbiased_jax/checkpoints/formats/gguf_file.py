@@ -50,13 +50,18 @@ def read_file(path: Path) -> GGUFFile:
     """Read fields and the list of tensors, and none of the tensors.
 
     Raises:
-        InputError: the file is corrupted.
+        InputError: the file is corrupted, or of machines with another order of bytes.
     """
     try:
         reader = gguf.GGUFReader(path)
         stored = {tensor.name: tensor for tensor in reader.tensors}
     except _DAMAGE as error:
         raise unreadable(path) from error
+    if reader.byte_order != "I":
+        raise InputError(
+            f"{path} has the bytes of its numbers in the order of other machines (big-endian): convert it with gguf's "
+            "gguf_convert_endian.py"
+        )
     tensors = {}
     for name, tensor in stored.items():
         # Shapes are written fastest axis first.

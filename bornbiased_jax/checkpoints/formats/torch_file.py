@@ -43,6 +43,8 @@ _Kind = TypeVar("_Kind")
 _DAMAGE = (zipfile.BadZipFile, OSError, NotImplementedError, EOFError)
 LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 """The beginning of what torch.save wrote before PyTorch 1.6 (2020): a pickled number."""
+# A member's flag.
+_ENCRYPTED = 1
 _COPY = "copy it anew from where it came, or save it again"
 _LONGEST_PICKLE = 64 << 20
 """Bytes of a pickle without numbers: 100,000 tensors need a sixth of it."""
@@ -144,12 +146,13 @@ def read_tensor(data: bytes, where: str) -> np.ndarray:
 def _check_ends(view: _View, size: int | None, where: str) -> None:
     """Refuse a tensor that reaches beyond its storage of so many bytes, None where there is none, or has more numbers.
 
-    Of strides that overlap a small file could ask for a large array.
+    A storage ends with a whole number. Of strides that overlap a small file could ask for a large array.
     """
+    itemsize = TYPES[view.storage.kind].itemsize
     last = view.offset + sum((length - 1) * stride for length, stride in zip(view.shape, view.strides, strict=True))
-    needed = max(last + 1, math.prod(view.shape)) * TYPES[view.storage.kind].itemsize
-    if size is None or (0 not in view.shape and needed > size):
-        raise InputError(f"{where} reaches beyond its storage: save the model again")
+    needed = max(last + 1, math.prod(view.shape)) * itemsize
+    if size is None or size % itemsize or (0 not in view.shape and needed > size):
+        raise InputError(f"{where} reaches beyond its storage, or into a part of a number: save the model again")
 
 
 def _open(archive_file: BinaryIO, path: str) -> tuple[str, object, dict[str, int]]:
@@ -161,8 +164,10 @@ def _open(archive_file: BinaryIO, path: str) -> tuple[str, object, dict[str, int
     try:
         with zipfile.ZipFile(archive_file) as file:
             sizes = {info.filename: info.file_size for info in file.infolist()}
-            if any(info.compress_type != zipfile.ZIP_STORED for info in file.infolist()):
-                raise InputError(f"{path} is compressed, as torch.save writes no file: save the model again")
+            if any(info.compress_type != zipfile.ZIP_STORED or info.flag_bits & _ENCRYPTED for info in file.infolist()):
+                raise InputError(
+                    f"{path} is compressed or encrypted, as torch.save writes no file: save the model again"
+                )
             pickles = [name for name in sizes if name.endswith("/data.pkl")]
             if len(pickles) != 1 or sizes[pickles[0]] > _LONGEST_PICKLE:
                 raise InputError(f"{path} is no file of torch.save: it has no data.pkl that can be read")
@@ -234,10 +239,11 @@ def _walk(data: bytes, where: str, rules: Rules) -> object:
     memo: dict[int, Any] = {}
 
     def pop_mark() -> list[Any]:
-        start = max(index for index, value in enumerate(stack) if isinstance(value, _Mark))
-        values = stack[start + 1 :]
-        del stack[start:]
-        return values
+        # From the top alone: a stack of many marks is not looked through for each of them.
+        values = []
+        while not isinstance(value := stack.pop(), _Mark):
+            values.append(value)
+        return values[::-1]
 
     for opcode, argument, _ in pickletools.genops(data):
         match opcode.name:

@@ -135,7 +135,9 @@ def _walk(
 ) -> Iterator[Item | Finding]:
     """Walk a folder. One that a link leads back to, from below itself (``above``), is not entered again."""
     name = place.relative_to(root).as_posix()
-    name = root.name if name == "." else name
+    if name == ".":
+        # What lies in the folder under the folder's own name is another one.
+        name = f"{root.name}/." if os.path.lexists(root / root.name) else root.name
     try:
         status = place.stat()
         identity = (status.st_dev, status.st_ino)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -12,6 +13,8 @@ from bornbiased_jax.lineage.audit.labels import at_step
 _FOLLOWS = 2 / 3
 # So many equal intervals make a grid of their own.
 _SEVERAL = 3
+# So many steps at most are missing for each that is there: pairs of checkpoints one update apart are on no grid.
+_MOST_MISSING = 3
 
 
 def find_gaps(runs: Mapping[str, Mapping[int, str]]) -> list[Finding]:
@@ -59,7 +62,7 @@ def missing_steps(steps: Sequence[int]) -> list[int]:
 
     An interval is too long where it is a multiple of the one before and after it, which are equal (so that grids that
     change their interval, or go from powers to multiples, have no gap), or the last one, where several equal ones go
-    before it. Ratios likewise.
+    before it. Ratios likewise. Of a grid at least a quarter is there.
 
     Args:
         steps: ascending, without repetition.
@@ -68,12 +71,15 @@ def missing_steps(steps: Sequence[int]) -> list[int]:
     ([300], [8], [])
     """
     # Intervals that are a multiple of their neighbors.
-    missing: set[int] = set()
+    gaps: list[range] = []
+    num_missing = 0
     intervals = [after - before for before, after in zip(steps, steps[1:], strict=False)]
     for index, interval in enumerate(intervals):
         unit = _unit(intervals, index)
         if unit and interval > unit and interval % unit == 0:
-            missing |= set(range(steps[index] + unit, steps[index + 1], unit))
+            gaps.append(range(steps[index] + unit, steps[index + 1], unit))
+            num_missing += interval // unit - 1
+    missing = {*itertools.chain(*gaps)} if num_missing <= _MOST_MISSING * len(steps) else set()
     # Ratios that are a power of their neighbors; 0 where there is none, as where powers go over to multiples.
     positive = [step for step in steps if step > 0]
     pairs = zip(positive, positive[1:], strict=False)

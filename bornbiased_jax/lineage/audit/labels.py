@@ -108,8 +108,8 @@ def is_alias(name: str) -> bool:
 
 
 def last_part(name: str) -> str:
-    """Return the last part of a path, in lower case."""
-    return name.rpartition("/")[2].lower()
+    """Return the last part of a path, or the revision of a model of the hub, in lower case."""
+    return re.split("[/@]", name)[-1].lower()
 
 
 def at_step(name: str, step: int, new_step: int) -> str:

@@ -304,8 +304,8 @@ def _named_deviations(summary: CheckpointSummary, source: NamedRoles) -> list[De
 
 
 def _is_positive(value: object) -> TypeGuard[int | float]:
-    """Check whether a value of a configuration is a positive number."""
-    return not isinstance(value, bool) and isinstance(value, (int, float)) and 0 < value < math.inf
+    """Check whether a value of a configuration is a positive number, of a size that a model may have."""
+    return not isinstance(value, bool) and isinstance(value, (int, float)) and 0 < value <= 1e6
 
 
 def find_distributions(initializations: Sequence[CheckpointSummary], repeating: Collection[str]) -> list[Finding]:

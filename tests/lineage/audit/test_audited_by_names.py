@@ -297,3 +297,10 @@ def test_initial_weights_of_transformers_are_drawn_as_it_states(name, tmp_path):
     model = auto_class(name).from_config(transformers_config(name, scale=2))
     model.save_pretrained(tmp_path / "suite" / "step0")
     assert audit_folder(tmp_path / "suite")["findings"] == []
+
+
+def test_a_standard_deviation_beyond_all_numbers_is_none(tmp_path):
+    place = write(tmp_path, "step0", initialization(1))
+    config = json.loads((place / "config.json").read_text()) | {"initializer_range": 10**400}
+    (place / "config.json").write_text(json.dumps(config))
+    assert audit_folder(tmp_path)["findings"] == []

@@ -349,6 +349,15 @@ def test_steps_of_orbax_are_the_numbers_that_name_them(tmp_path):
     assert only(report, "gap")["subjects"] == ["run/400"] and kinds(report) == {"gap"}
 
 
+def test_a_model_below_one_of_the_same_name_is_another_checkpoint(tmp_path):
+    inner = write(tmp_path / "step5", "step5", initialization(1))
+    for path in inner.iterdir():
+        shutil.copy(path, tmp_path / "step5")
+    report = audit_folder(tmp_path / "step5")
+    assert [(row["name"], row["step"]) for row in report["checkpoints"]] == [("step5/.", 5), ("step5", 5)]
+    assert only(report, "duplicate")["subjects"] == ["step5/.", "step5"]
+
+
 @pytest.mark.parametrize("has_config", [False, True])
 def test_files_of_several_steps_in_one_folder_are_read(has_config, tmp_path):
     (tmp_path / "seed1").mkdir()

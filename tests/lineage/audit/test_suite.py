@@ -65,6 +65,16 @@ def test_listings_tell_copies_without_weights(server, capsys):
     assert not server.fetched(".safetensors")
 
 
+def test_main_of_a_suite_may_be_a_copy_of_its_last_step(server, folders):
+    assert audit_suite("hf:owner/tiny-seed1")["findings"] == []
+    server.add("owner/tiny-seed1", "main", folders[1, 100])
+    (finding,) = audit_suite("hf:owner/tiny-seed1")["findings"]
+    assert finding["text"] == (
+        "tiny-seed1@main holds the same weight files as tiny-seed1@step100, and not those of tiny-seed1@step200, the "
+        "last of that run."
+    )
+
+
 @pytest.mark.slow
 def test_weights_are_fetched_where_asked_and_tell_more(server, tmp_path):
     pickled = tmp_path / "pickled"
