@@ -95,8 +95,11 @@ def uniform(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 
 def truncated_normal(key: jax.Array, shape: tuple[int, ...], cut: float) -> jax.Array:
-    """Draw float32 normals of mean 0 and variance 1 before they are truncated at ±cut."""
-    with jax.threefry_partitionable(True):
+    """Draw float32 normals of mean 0 and variance 1 before they are truncated at ±cut.
+
+    As one program, also where the user disables jit: its operations one by one round otherwise.
+    """
+    with jax.threefry_partitionable(True), jax.disable_jit(False):
         return jax.lax.optimization_barrier(jax.random.truncated_normal(key, -cut, cut, shape, jnp.float32))
 
 

@@ -244,6 +244,7 @@ SUFFIXES: Mapping[str, Mapping[Group, Structure]] = {
     "mirrored": {"gate": "mirrored", "up": "mirrored", "down": "mirrored"},
 }
 """Structures of a whole model: writers of MLPs without a mean over neurons; neurons in pairs of opposite sign."""
+_OF_VECTORS: frozenset[Group] = frozenset(("norm", "bias", "sink_logit"))
 _STRUCTURED: Mapping[Structure, frozenset[Group]] = {
     "balanced": frozenset(("query", "key", "value", "output", "gate", "up", "down", "head")),
     "centered": frozenset(("embedding", "positions", "output", "down")),
@@ -297,6 +298,8 @@ def parse_rule(group: str, text: str) -> Rule:
     kind, _, scale = body.partition(":")
     if kind not in KINDS:
         raise InputError(f"{where}: {kind!r} is no distribution: choose from {', '.join(KINDS)}")
+    if kind == "orthogonal" and group in _OF_VECTORS:
+        raise InputError(f"{where}: orthogonal is a kind of matrices, and {group} is of vectors: choose another")
     if structures and group not in _STRUCTURED.get(structure, ()):  # type: ignore[call-overload]
         can = ", ".join(name for name, groups in _STRUCTURED.items() if group in groups) or "no structure"
         raise InputError(f"{where}: {group} cannot be {structure}; it can have {can}")

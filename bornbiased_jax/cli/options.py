@@ -173,11 +173,24 @@ def model_config(name: str | None, settings: Sequence[str]) -> ModelConfig:
     """Return the configuration of --model and --set.
 
     Raises:
-        InputError: no model, an unknown one, or a bad setting.
+        InputError: no model, an unknown one, a bad setting, or one of a group of parameters that the model lacks.
     """
     if name is None:
         raise InputError("no model: give --model PRESET (bornbiased models lists them)")
-    return preset(name, **dict(parse_setting(setting) for setting in settings))
+    cfg = preset(name, **dict(parse_setting(setting) for setting in settings))
+    for setting in settings:
+        group = setting.partition("=")[0].removeprefix("init.")
+        if setting.startswith("init.") and group not in _groups(cfg):
+            reason = "its head is the embedding" if group == "head" else f"it has no parameters of the group {group}"
+            raise InputError(f"--set {setting} draws no weights of this model, for {reason}: leave it out")
+    return cfg
+
+
+def _groups(cfg: ModelConfig) -> set[str]:
+    """Return the groups of parameters that a model has."""
+    from bornbiased_jax.parameters import parameter_table
+
+    return {row.group for row in parameter_table(cfg).values()}
 
 
 def swept_configs(

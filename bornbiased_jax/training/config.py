@@ -131,7 +131,7 @@ class PretrainConfig:
             if ranges.ends(kind) is not None and (value is not None or type(None) not in choices):
                 object.__setattr__(self, name, ranges.within(kind, value, name))
         # Learning rate and its schedule.
-        if self.min_learning_rate > self.learning_rate:
+        if self.schedule != "constant" and self.min_learning_rate > self.learning_rate:
             raise InputError(
                 f"min_learning_rate={self.min_learning_rate} is above learning_rate={self.learning_rate}: lower it"
             )

@@ -18,6 +18,8 @@ DERIVE = ["derive", INITIAL, "--out", "derived", "--change"]
 PAIR = ["seedprint", INITIAL, INITIAL.replace("seed:1", "seed:2")]
 
 ROWS = {
+    "weights of a tied head": ([*PROBE, "--set", "tie_embeddings=true", "--set", "init.head=zeros"], "the embedding"),
+    "weights of no gate": ([*PREDICT, "--set", "gated_mlp=false", "--sweep", "init.gate=zeros,ones"], "the group gate"),
     "tokenizer": ([*PROBE, "--tokenizer", "bytes"], "leave --tokenizer out"),
     "seed of a text": ([*PROBE, "--inputs", "text:text.txt", "--input-seed", "3"], "is read as it stands"),
     "tables of each seed": ([*PROBE, "--no-fix-embeddings", "--embedding-seed", "3"], "leave --no-fix-embeddings out"),

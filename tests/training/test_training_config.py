@@ -55,6 +55,10 @@ def test_refuses(changes, named):
         config(**changes)
 
 
+def test_a_constant_rate_has_no_minimum_to_be_below():
+    assert config(schedule="constant", learning_rate=1e-5).learning_rate == 1e-5
+
+
 def test_schedules_hold_the_papers_numbers():
     # Table 14.
     paper = from_schedule("paper", model=CFG, data="x", out="run")
