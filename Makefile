@@ -42,12 +42,12 @@ test: lint
 
 # What `make test` leaves out, types among it. What compares bits is compiled as users compile, with each random key
 # watched, and so is what computes for long: otherwise the compiler hurries, and the watch is spared (tests/conftest.py).
-# Files without such tests are not even imported.
+# Files without such tests are not even imported. Slow tests wait for processes of their own: one worker more than cores.
 AS_USERS := $(shell grep -rl --include='test_*.py' mark.as_users tests)
 test-slow: UNLESS := and not nightly
 test-slow test-all: $(VENV)/.installed-dev
 	XLA_FLAGS= CHECK_KEYS=1 $(BIN)/python -m pytest -n $(JOBS) $(FILES) -m 'as_users $(UNLESS)' $(AS_USERS)
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m '(slow or long) and not as_users $(UNLESS)'
+	$(BIN)/python -m pytest -n $$(($(JOBS) + 1)) --dist worksteal -m '(slow or long) and not as_users $(UNLESS)'
 
 # Every change of docs/extending/ in one copy of the project, and the whole of `make test` there.
 extending: $(VENV)/.installed-dev

@@ -300,7 +300,7 @@ def parse_rule(group: str, text: str) -> Rule:
         raise InputError(f"{where}: {kind!r} is no distribution: choose from {', '.join(KINDS)}")
     if kind == "orthogonal" and group in _OF_VECTORS:
         raise InputError(f"{where}: orthogonal is a kind of matrices, and {group} is of vectors: choose another")
-    if structures and group not in _STRUCTURED.get(structure, ()):  # type: ignore[call-overload]
+    if structures and group not in _STRUCTURED.get(structure, ()):  # type: ignore[arg-type]
         can = ", ".join(name for name, groups in _STRUCTURED.items() if group in groups) or "no structure"
         raise InputError(f"{where}: {group} cannot be {structure}; it can have {can}")
     if kind in ("zeros", "ones"):
