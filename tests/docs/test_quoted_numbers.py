@@ -255,11 +255,7 @@ def _readme_on_lineage() -> list[str]:
     assert len(fewer) == 1
     family = _result("weights_calibration")["family"]
     least_p = min(check["adjusted_p"] for check in family["checks"])
-    last = [
-        10 ** finding7._entries(run, finding7.SEEN)[-1]["rank"]["log10_p"]
-        for name, run in _result("finding7")["runs"].items()
-        if name in ("bytes", "GPT-2, bytes")
-    ]
+    last = _p_of_preference(finding7.SEEN)
     return [
         f"z of {int(least[0])} or more by coordinates and {least[1]:.0f} by neurons",
         f"at most {max(unrelated):.1f} between unrelated models",
@@ -269,6 +265,12 @@ def _readme_on_lineage() -> list[str]:
         f"| {every} pairs |",
         f"(p = {last[0]:.2f}, {last[1]:.2f})",
     ]
+
+
+def _p_of_preference(ids: str) -> list[float]:
+    """Of the two runs on bytes, p that preferred tokens rank as high as other seeds' after the last step."""
+    runs = _result("finding7")["runs"]
+    return [10 ** finding7._entries(runs[name], ids)[-1]["rank"]["log10_p"] for name in ("bytes", "GPT-2, bytes")]
 
 
 def _tried_on() -> list[dict]:
@@ -329,12 +331,7 @@ def _pretraining() -> list[str]:
 
 
 def _survival() -> list[str]:
-    left = {
-        name: [10 ** finding7._entries(run, ids)[-1]["rank"]["log10_p"] for ids in (finding7.SEEN, finding7.UNSEEN)]
-        for name, run in _result("finding7")["runs"].items()
-        if name in ("bytes", "GPT-2, bytes")
-    }
-    seen, unseen = zip(*left.values(), strict=True)
+    seen, unseen = map(_p_of_preference, (finding7.SEEN, finding7.UNSEEN))
     held = {}
     for name in ("decay", "decay_of_run"):
         for claim in decay.claims(results.committed(name, "laptop")):
