@@ -255,7 +255,8 @@ def origin(block: RecordBlock, records: Mapping[str, Record]) -> tuple[str, list
     if "wall_time_s" in usage:
         cost.append(duration(usage["wall_time_s"]))
     if "peak_memory_bytes" in usage:
-        cost.append(f"{numbers.fixed(2)(usage['peak_memory_bytes'] / 1e9)} GB at most")
+        children_bytes = provenance.get("children_peak_memory_bytes", 0)
+        cost.append(numbers.peak_memory(usage["peak_memory_bytes"], children_bytes))
     if "cpu" in provenance.get("platform", {}):
         source.append(f"{provenance['platform']['cores']} cores of {provenance['platform']['cpu']}")
     if provenance.get("device", {}).get("platform") not in (None, "cpu"):

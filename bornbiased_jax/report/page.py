@@ -14,6 +14,7 @@ from markupsafe import Markup, escape
 
 from bornbiased_jax.progress import duration
 from bornbiased_jax.report.figures import DARK_SERIES, SERIES, svg
+from bornbiased_jax.report.numbers import peak_memory
 from bornbiased_jax.report.tables import SOURCES, Claim, Panel, Quantity, Row, Table, write
 
 LARGEST_EMBEDDED_RECORD = 1_000_000
@@ -186,7 +187,7 @@ def _facts(record: Mapping[str, Any]) -> list[str]:
     if "wall_time_s" in provenance:
         facts.append(duration(provenance["wall_time_s"]))
     if "peak_memory_bytes" in provenance:
-        facts.append(f"{provenance['peak_memory_bytes'] / 1e9:.2f} GB at most")
+        facts.append(peak_memory(provenance["peak_memory_bytes"], provenance.get("children_peak_memory_bytes", 0)))
     if "timestamp" in provenance:
         facts.append(provenance["timestamp"][:10])
     return facts

@@ -106,6 +106,8 @@ def test_a_record_is_named_once_in_a_section(committed, monkeypatch):
 def test_a_section_names_all_its_records_in_one_line(committed, tmp_path, monkeypatch):
     monkeypatch.setattr(docs, "_render", lambda block, record: "BODY")
     other = {**RECORD["provenance"], "wall_time_s": 30.0, "code": "fedcba9876543210", "corpora": {}}
+    # Workers that need more than what starts them.
+    other["children_peak_memory_bytes"] = 2 * other["peak_memory_bytes"]
     (tmp_path / "laptop" / "table2.json").write_text(json.dumps({**RECORD, "provenance": other}))
     block = "<!-- record: {} show=tables -->\n<!-- end -->\n"
     # A comment in a command is no heading; figure2 has no record.
@@ -116,7 +118,8 @@ def test_a_section_names_all_its_records_in_one_line(committed, tmp_path, monkey
     lines = [line for line in result.splitlines() if line.startswith("`bornbiased")]
     assert lines == [
         "`bornbiased reproduce table1 --scale laptop`: 1 min 02 s; 3.28 GB at most; code 01234567; "
-        "`builtin:prose` fedcba98. `bornbiased reproduce table2 --scale laptop`: 30 s; 3.28 GB at most; code fedcba98. "
+        "`builtin:prose` fedcba98. `bornbiased reproduce table2 --scale laptop`: 30 s; 3.28 GB at most in the "
+        "main process; code fedcba98. "
         "Both: 2 cores of A Processor; jax 0.10.2; revision abcdef0123."
     ]
     assert "Not measured yet: `bornbiased reproduce figure2 --scale laptop`." in result
