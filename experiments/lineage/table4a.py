@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from bornbiased_jax import progress
+from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import preset
 from bornbiased_jax.experiments._shared.baselines import reef_features
 from bornbiased_jax.experiments._shared.lineage import BASELINES, baseline_scores, sentences, verdicts
 from bornbiased_jax.experiments._shared.probing import of_sequence
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, spans
 from bornbiased_jax.experiments.lineage import settings
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.baselines import THRESHOLD
@@ -41,6 +42,8 @@ PRINTED = {
 """Family, base and suspect -> p of the t-test and of the U-test (Table 4a, Table 9)."""
 TESTS = ("paper", "permutation", "iclr")
 PAPER_SIZES = (10_000, 1_024)
+SPAN_TOKENS = 1 << 17
+"""Tokens of inputs that are computed between two writes: some minutes of two cores for a nano model."""
 
 
 def run(context: Context) -> Entry:
@@ -77,19 +80,23 @@ def _group(context: Context, group: Entry) -> Entry:
 def initial_outputs(
     context: Context, group: Entry, seed: int, kind: str, moments: tuple[float, float] | None
 ) -> np.ndarray:
-    """Return an initialization's outputs, cached: a killed call resumes, and a seed's tokens serve its pairs."""
+    """Return an initialization's outputs, cached in spans: a killed call resumes; a seed's tokens serve its pairs."""
     identity = {name: group[name] for name in ("model", "changes", "num_inputs", "seq_len")}
     identity["precision"] = context.precision
 
-    def compute(_folder: Path) -> np.ndarray:
-        cfg = preset(group["model"], **group["changes"])
-        inputs = random_inputs(kind, group["num_inputs"], group["seq_len"], cfg)
-        return last_outputs(cfg, init_seed(cfg, seed), inputs, OutputOptions(moments, precision=context.precision))
+    def outputs(span: Chunk) -> np.ndarray:
+        def compute(_folder: Path) -> np.ndarray:
+            cfg = preset(group["model"], **group["changes"])
+            inputs = random_inputs(kind, group["num_inputs"], group["seq_len"], cfg)
+            options = OutputOptions(moments, precision=context.precision)
+            return last_outputs(cfg, init_seed(cfg, seed), inputs, options, span=(span.start, span.stop))
 
-    outputs = context.cached(
-        "outputs_of_births", {**identity, "seed": seed, "inputs": kind, "moments": moments}, compute
-    )
-    return np.asarray(outputs)
+        place = {"seed": seed, "inputs": kind, "moments": moments, "span": (span.start, span.stop)}
+        return np.asarray(context.cached("outputs_of_births", {**identity, **place}, compute))
+
+    # A span holds whole batches, so that the bits are those of one call.
+    chunks = spans(group["num_inputs"], max(1, SPAN_TOKENS // group["seq_len"]))
+    return np.concatenate([outputs(span) for span in chunks])
 
 
 def is_paper(group: Entry) -> bool:

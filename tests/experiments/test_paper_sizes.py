@@ -3,12 +3,14 @@
 import json
 import math
 
+import numpy as np
 import pytest
 
 from bornbiased_jax import experiments
 from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import preset
 from bornbiased_jax.experiments import docs, results, runner
+from bornbiased_jax.experiments.base import Context
 from bornbiased_jax.experiments.birth import table1
 from bornbiased_jax.experiments.lineage import algorithm1_m, figure13, table4a, table4a_weights
 from tests.experiments.smoke import record_of, show
@@ -79,6 +81,16 @@ def test_untrained_models_of_the_papers_seeds_have_records_of_less_than_an_hour_
         # At 125 GFLOP/s, with which the records of all pairs at T = 16 were made.
         assert (table4a.operations(group) < 3600 * 125e9) == (group["seq_len"] <= 64)
     assert sorted(compared) == sorted((length, *pair) for length in (16, 64, 1024) for pair in table4a.PRINTED)
+
+
+def test_outputs_cached_in_spans_have_the_bits_of_one_call(tmp_path, monkeypatch):
+    group = {"model": "qwen-tiny", "changes": {"num_layers": 1}, "num_inputs": 80, "seq_len": 64}
+    whole, in_spans = (Context("smoke", group, tmp_path / name / "work", quiet=True) for name in ("whole", "spans"))
+    expected_ND = table4a.initial_outputs(whole, group, 1, "gaussian", (0.0, 0.1))
+    monkeypatch.setattr(table4a, "SPAN_TOKENS", 32 * 64)
+    outputs_ND = table4a.initial_outputs(in_spans, group, 1, "gaussian", (0.0, 0.1))
+    assert len([*tmp_path.glob("spans/*/value.npy")]) == 3 and len([*tmp_path.glob("whole/*/value.npy")]) == 1
+    np.testing.assert_array_equal(outputs_ND, expected_ND)
 
 
 @pytest.mark.nightly
