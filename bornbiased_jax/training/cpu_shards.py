@@ -102,8 +102,9 @@ class CpuShardsStep:
         """Take one step of every seed; return the new states and the metrics, leaves [S, ...]."""
 
         def part(params: Params, shard: int) -> tuple[jax.Array, Params]:
-            loss, grads = self._gradient(params, tokens_ABT1, jnp.int32(shard), frozen)
-            return jax.block_until_ready((loss, grads))
+            # A thread has none of its caller's settings of jax: without compilation there is no program to call.
+            with jax.disable_jit(False):
+                return jax.block_until_ready(self._gradient(params, tokens_ABT1, jnp.int32(shard), frozen))
 
         by_seed = unstacked(states) if isinstance(states, State) else states
         # All handed out together: a shard that is done goes on with the next seed, and updates are made meanwhile.

@@ -160,7 +160,8 @@ def pretrain(
     weights = check_initial(config, initial)
     config = drawn_as(config, initial)
     stop = Stop()
-    with stop.listening(), contextlib.ExitStack() as resources:
+    # Compiled, in 32 bits, whatever jax is set to: in 64 bits, schedules round to other learning rates.
+    with stop.listening(), jax.enable_x64(False), jax.disable_jit(False), contextlib.ExitStack() as resources:
         # Refuse what cannot run before any work.
         check_folder(config)
         if config.wandb:

@@ -26,6 +26,7 @@ from bornbiased_jax.training.checkpoint import checkpoint_steps, find_steps
 from bornbiased_jax.training.initial import check_initial
 from bornbiased_jax.training.metrics import CSV_FILE, TensorBoardLogger, json_line, read_metrics, resumed_loggers
 from bornbiased_jax.training.train import _progress
+from tests.test_keys import SETTINGS
 from tests.tiers import nightly_except
 from tests.training import small_run
 from tests.training.small_run import losses
@@ -63,6 +64,21 @@ def test_metrics(calm):
     assert lines[-1]["loss"][0] < lines[0]["loss"][0]
     assert summary["loss"] == lines[-1]["loss"] and summary["finished"] and summary["mode"] == "map"
     assert summary["validation_loss"] == lines[-1]["validation_loss"]
+
+
+@pytest.mark.slow
+def test_no_setting_of_jax_moves_a_trained_weight(place):
+    plain = pretrain(small_run.make(place, "plain"))
+    program = f"""
+from pathlib import Path
+from bornbiased_jax.training import pretrain
+from tests.training import small_run
+print(pretrain(small_run.make(Path({str(place)!r}), "set"))["digests"])
+"""
+    environment = {**os.environ, **SETTINGS, "PYTHONPATH": str(ROOT)}
+    process = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.split("\n")[-2] == str(plain["digests"])
 
 
 def test_resumed_run_has_one_event_file_with_every_step_once(tmp_path):
