@@ -214,8 +214,8 @@ def _kind_of_file(path: Path) -> ReferenceKind:
         raise InputError(f"{path} is a log of training, no checkpoint: {FORMS}")
     if _FINGERPRINT in head:
         raise InputError(
-            f"{path} is a stored fingerprint, without weights: name the checkpoint that it was made of; seedprint and "
-            "scan take it as it is"
+            f"{path} is a stored fingerprint, without weights: name the checkpoint that it was made of; seedprint "
+            "takes it as it is, and scan one of weights"
         )
     if path.suffix == ".gguf":
         raise InputError(f"{path} is no GGUF file, as it does not begin with those letters: name one that does")

@@ -75,7 +75,8 @@ def split(dataset: Dataset, context: int, validation_fraction: float) -> tuple[W
         total = len(dataset.train) + len(dataset.validation)
         raise InputError(
             f"{dataset.facts['source']} has {total:,} tokens, too few for training and validation at a context of "
-            f"{context}: give more text or shorten the context"
+            f"{context} and a validation fraction of {validation_fraction:g}: give more text, shorten the context or "
+            "bring the fraction nearer to 0.5"
         )
     return *windows, method
 
