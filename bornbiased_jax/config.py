@@ -261,6 +261,11 @@ class ModelConfig:
         """The number of a head's K dimensions that RoPE rotates (partial rotary rotates the first ones)."""
         return int(self.key_dim * self.rotary_fraction)
 
+    @property
+    def depends_on_max_seq_len(self) -> bool:
+        """True where attention computes with ``max_seq_len``, which is a limit alone elsewhere."""
+        return self.attention_kernel in ("sigmoid", "clipped") or self.positional_scale == "attenuate"
+
     def replace(self, **changes: FieldValue) -> ModelConfig:
         """Return a copy with some fields changed. Derived sizes follow, unless given explicitly here.
 

@@ -314,7 +314,7 @@ def _computing_settings(cfg: ModelConfig) -> dict[str, object]:
         idle.update(("experts_per_token", "normalize_expert_weights"))
     if not cfg.qk_norm:
         idle.add("qk_norm_scope")
-    if cfg.attention_kernel not in ("sigmoid", "clipped") and cfg.positional_scale != "attenuate":
+    if not cfg.depends_on_max_seq_len:
         idle.add("max_seq_len")
     if cfg.norm == "none" and not cfg.qk_norm and not cfg.head_norm:
         idle.add("norm_eps")

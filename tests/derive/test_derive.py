@@ -241,6 +241,17 @@ def test_slerp_goes_along_the_great_circle(weight, seed):
     assert turned == pytest.approx(weight * angle, abs=2e-3)
 
 
+@pytest.mark.parametrize("kernel", ["softmax", "clipped"])
+def test_models_of_two_lengths_are_merged_unless_attention_depends_on_the_length(kernel):
+    sizes = f"num_layers=1,num_heads=2,num_kv_heads=2,d_model=8,d_ff=12,vocab_size=20,attention_kernel={kernel}"
+    base, other = (f"seed:{seed}@llama-tiny,{sizes},max_seq_len={length}" for seed, length in ((1, 32), (2, 64)))
+    if kernel == "softmax":
+        assert changed(base, f"merge:{other}:0.5").cfg.max_seq_len == 32
+        return
+    with pytest.raises(InputError, match="max_seq_len is 32 here and 64 there"):
+        changed(base, f"merge:{other}:0.5")
+
+
 def test_blocks_are_dropped_and_repeated_by_their_numbers(trained):
     before = np.asarray(flatten(open_checkpoint(trained["gpt2"]).params())["blocks/mlp/up/kernel"])
     for change, blocks in (("drop-layers:2", [0, 2]), ("drop-layers:3,1", [1]), ("repeat-layers:1-2", [0, 1, 0, 1, 2])):

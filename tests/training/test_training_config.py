@@ -100,6 +100,9 @@ def test_weights_to_begin_with_have_the_architecture_of_the_run_in_every_field()
     # How they were drawn and how long a context they are for is no part of it.
     check_architecture(config(), CFG.replace(init="mup", init_groups="down=zeros", max_seq_len=64))
     check_architecture(config(model=CFG.replace(init_groups="down=zeros")), CFG)
+    clipped = CFG.replace(attention_kernel="clipped")
+    with pytest.raises(InputError, match=f"has max_seq_len=64, the run {CFG.max_seq_len}: set max_seq_len=64"):
+        check_architecture(config(model=clipped), clipped.replace(max_seq_len=64))
 
 
 def test_given_weights_bring_the_scheme_that_drew_them():
