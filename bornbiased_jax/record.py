@@ -49,6 +49,8 @@ _FLAGS = (
     "jax_enable_x64",
     "jax_threefry_partitionable",
 )
+# Off by default; draws name their generator and its layout themselves.
+_FLAGS_OF_NUMBERS = ("jax_enable_x64", "jax_default_matmul_precision")
 
 
 @dataclasses.dataclass
@@ -247,6 +249,12 @@ def largest_difference(first: object, second: object, place: str = "result") -> 
     elif first != second:
         raise InputError(f"the results differ at {place}, not in a number alone: run the experiment again at its scale")
     return max((largest_difference(left, right, f"{place}.{key}") for key, left, right in pairs), default=0.0)
+
+
+def computing_device() -> str:
+    """Return the platform that computes ("cpu", "gpu"), and the flags of JAX that move numbers where they were set."""
+    flags = {name: getattr(jax.config, name) for name in _FLAGS_OF_NUMBERS}
+    return ", ".join([jax.default_backend(), *(f"{name}={value}" for name, value in flags.items() if value)])
 
 
 def cpu() -> dict[str, object]:

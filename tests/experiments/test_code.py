@@ -12,7 +12,7 @@ import pytest
 
 from bornbiased_jax import code, experiments
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.experiments import runner
+from bornbiased_jax.experiments import base, runner
 from bornbiased_jax.experiments.base import cache_folder, cached
 
 PROBE = '''"""An experiment that needs theory and a probe."""
@@ -166,7 +166,7 @@ def test_modules_named_in_full_by_strings_are_followed(tmp_path):
         code.closure("odd", source=tmp_path / "odd.py")
 
 
-def test_values_and_arrays_come_back_and_are_kept(tmp_path):
+def test_values_and_arrays_come_back_and_are_kept(tmp_path, monkeypatch):
     calls = []
 
     def value(folder):
@@ -184,6 +184,9 @@ def test_values_and_arrays_come_back_and_are_kept(tmp_path):
     assert json.loads((calls[0] / "value.json").read_text())["identity"] == [1]
     cached(tmp_path / "value", [2], value)
     assert len(calls) == 3
+    monkeypatch.setattr(base, "computing_device", lambda: "gpu")
+    cached(tmp_path / "value", [2], value)
+    assert len(calls) == 4
 
 
 @pytest.mark.parametrize("damage", ["torn", "empty", "one digit", "not JSON"])
