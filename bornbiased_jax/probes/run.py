@@ -27,7 +27,15 @@ from bornbiased_jax.probes import chunks, contraction, preference
 from bornbiased_jax.probes.batching import batch_size_by_tokens
 from bornbiased_jax.probes.inputs import Inputs
 from bornbiased_jax.probes.inputs.facts import arrays_of
-from bornbiased_jax.probes.measure import Batches, check_probe, input_ranges, merge_ranges, order_inputs, stream
+from bornbiased_jax.probes.measure import (
+    Batches,
+    check_number,
+    check_probe,
+    input_ranges,
+    merge_ranges,
+    order_inputs,
+    stream,
+)
 from bornbiased_jax.probes.subject import ProbedModel
 from bornbiased_jax.sweep import Mode, SweepOptions, plan, sweep
 
@@ -97,7 +105,8 @@ def probe(
         advance: called with the number of sequences probed since the last call.
 
     Raises:
-        InputError: inputs that do not fit the model, a store that cannot be written, or another engine without one.
+        InputError: a single input, inputs that do not fit the model, a store that cannot be written, or another engine
+            without one.
         Overflow: hidden states that are not finite.
 
     Example:
@@ -113,6 +122,7 @@ def probe(
     """
     cfg = subject.cfg
     inputs.check_fits(cfg)
+    check_number(inputs)
     if subject.weights is not None:
         check_overflow(cfg, subject.weights)
         if mesh is not None:
