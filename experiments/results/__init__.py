@@ -103,7 +103,7 @@ def verify(out: Path | str, former: Path | str | None = None, folder: Path = FOL
         for place in sorted(folder.glob(f"*/{name}.json")):
             record = io.read_json(place)
             earlier = record if record["scale"] == scale else _former_record(former, rerun, record)
-            if earlier is None or earlier["settings"] != rerun["settings"]:
+            if earlier is None or _asked(earlier) != _asked(rerun):
                 continue
             verification: Verification = {
                 "commit": rerun["provenance"]["git"]["revision"],
@@ -115,6 +115,11 @@ def verify(out: Path | str, former: Path | str | None = None, folder: Path = FOL
     if not paths:
         raise InputError(f"{out} holds no rerun of a committed record: name the folder that reproduce --out was given")
     return paths
+
+
+def _asked(record: Record) -> tuple[object, str | None, object]:
+    """Return what two records of one experiment and scale were asked for: settings, data, precision."""
+    return record["settings"], data_names(record["data"]), record["provenance"].get("precision")
 
 
 def _former_record(former: Path | str | None, rerun: Record, record: Record) -> Record | None:

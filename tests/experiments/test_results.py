@@ -173,6 +173,14 @@ def test_a_rerun_at_another_scale_is_compared_with_the_code_that_made_the_record
     assert content.pop("verified")["largest_difference"] == 0.0 and content == laptop
 
 
+def test_a_rerun_of_another_text_or_precision_verifies_nothing(tmp_path):
+    folder, made = commit(tmp_path, made_by("a")), made_by("b")
+    products = made | {"provenance": made["provenance"] | {"precision": "float32 bf16x3"}}
+    for rerun in (made | {"data": "builtin:code"}, products):
+        with pytest.raises(InputError, match="no rerun of a committed record"):
+            results.verify(write(tmp_path, rerun), folder=folder)
+
+
 def test_a_rerun_that_differs_in_more_than_numbers_verifies_nothing(tmp_path):
     folder = commit(tmp_path, made_by("a"))
     before = (folder / "smoke" / "table1.json").read_bytes()
