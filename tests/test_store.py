@@ -317,6 +317,7 @@ def test_workers_take_memory_of_a_shared_gpu_as_they_need_it(monkeypatch):
         ("ray", {}, r"needs ray: pip install 'bornbiased-jax\[ray\]'"),
         ("processes", {"submit": {"timeout_min": 1}}, "leave --submit out"),
         ("slurm", {"address": "h:1"}, "leave --ray-address out"),
+        ("ray", {"address": "h:1", "workers": 64}, "a running Ray cluster has processors of its own"),
     ],
 )
 def test_missing_engine_or_option_named(name, further, word, monkeypatch):
