@@ -37,6 +37,11 @@ ROWS = {
     "seeds at once": ([*OF_CHECKPOINT, "--chunk", "2"], "a checkpoint is one model: leave --chunk out"),
     "seeds in turn": ([*OF_CHECKPOINT, "--mode", "map"], "a checkpoint is one model: leave --mode out"),
     "inputs cut for several seeds": ([*PROBE, "--seeds", "0:2", "--mesh", "data=2"], "so name seed=N"),
+    "inputs cut for an experiment": (["reproduce", "demo", "--mesh", "fsdp=2", "--out", "o"], "so name seed=N"),
+    "processes of an experiment": (
+        ["reproduce", "demo", "--coordinator", "h:1", "--num-processes", "2", "--process-id", "0", "--out", "o"],
+        "start each process on its own with the same --out",
+    ),
     "seeds cut for one model": ([*OF_CHECKPOINT, "--mesh", "seed=2"], "so name data=N or fsdp=N"),
     "end of a constant rate": (
         [
