@@ -54,7 +54,7 @@ def request(
     settings = {
         "weights": checkpoint.digest(),
         "inputs": facts_of(inputs),
-        "shards": parallel.batch_parts(options.mesh),
+        "shards": parallel.batch_axes(options.mesh),
         "storage": storage_of(checkpoint.params()),
         **{"mean": mean, "std": std, "layer": options.layer, "batch_size": size},
     }

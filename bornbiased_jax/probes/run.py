@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypedDict
@@ -132,8 +133,8 @@ def probe(
         check_overflow(cfg, init_seed(cfg, seeds[0]), SMALLER)
     # Batches that fit the devices and the memory.
     size = batch_size_by_tokens(inputs.seq_len, inputs.num_inputs, options.batch_size)
-    shards = 1 if subject.weights is None else parallel.batch_parts(mesh)
-    size = -(-size // shards) * shards
+    shards = parallel.batch_axes(None if subject.weights is None else mesh)
+    size = -(-size // math.prod(shards)) * math.prod(shards)
     check_probe(cfg, size, inputs, is_untrained=subject.weights is None, second_moment=options.second_moment)
     batches = order_inputs(inputs, size)
     dtype = None if options.dtype is None else jnp.dtype(options.dtype).name

@@ -5,10 +5,12 @@ import itertools
 
 import numpy as np
 import pytest
+from jax.sharding import AbstractMesh
 
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.checkpoints import reference as places
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.executors import local
 from bornbiased_jax.lineage import output_chunks
 from bornbiased_jax.lineage.output_fingerprint import fingerprint_outputs, save_outputs
 from bornbiased_jax.lineage.outputs import OutputOptions
@@ -89,6 +91,15 @@ def test_settings_that_change_digits_have_separate_tasks(opened, tmp_path):
     for number, (model, inputs, reading) in enumerate(calls, 1):
         fingerprint_outputs(model, INPUTS[inputs], reading, resume=tmp_path)
         assert len(list(tmp_path.glob("*/task.json"))) == number
+
+
+def test_meshes_that_cut_sums_in_other_ways_have_separate_tasks(opened):
+    meshes = [AbstractMesh(sizes, ("seed", "data", "fsdp")) for sizes in ((1, 2, 1), (1, 1, 2), (1, 2, 1))]
+    first, second, again = (
+        output_chunks.request(opened, INPUTS["tokens"], OutputOptions(batch_size=8, mesh=mesh), local).settings
+        for mesh in meshes
+    )
+    assert first == again != second
 
 
 @pytest.mark.slow
