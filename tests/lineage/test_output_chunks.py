@@ -26,7 +26,7 @@ INPUTS = {
     "text": from_tokens(np.random.default_rng(0).integers(0, 40, (N, T)), 40),
 }
 # What changes digits.
-CHANGED = (dict(layer=1), dict(batch_size=7), dict(moments=(0.5, 1.0)))
+CHANGED = (dict(layer=1), dict(batch_size=7), dict(moments=(0.5, 1.0)), dict(precision="bf16x3"))
 
 
 def chunks_of(folder):
@@ -89,17 +89,19 @@ def test_settings_that_change_digits_have_separate_tasks(opened, tmp_path):
     calls = [(opened, "gaussian", reading) for reading in readings]
     calls += [(opened, "tokens", usual), (open_checkpoint(f"seed:6@{SMALL}"), "gaussian", usual)]
     for number, (model, inputs, reading) in enumerate(calls, 1):
-        fingerprint_outputs(model, INPUTS[inputs], reading, resume=tmp_path)
+        made = fingerprint_outputs(model, INPUTS[inputs], reading, resume=tmp_path)
         assert len(list(tmp_path.glob("*/task.json"))) == number
+        assert made.provenance["precision"] == f"float32 {reading.precision}"
 
 
-def test_meshes_that_cut_sums_in_other_ways_have_separate_tasks(opened):
+def test_sums_that_are_cut_or_rounded_in_other_ways_are_separate_tasks(opened):
     meshes = [AbstractMesh(sizes, ("seed", "data", "fsdp")) for sizes in ((1, 2, 1), (1, 1, 2), (1, 2, 1))]
-    first, second, again = (
-        output_chunks.request(opened, INPUTS["tokens"], OutputOptions(batch_size=8, mesh=mesh), local).settings
-        for mesh in meshes
+    readings = [OutputOptions(batch_size=8, mesh=mesh) for mesh in meshes]
+    readings.append(OutputOptions(batch_size=8, mesh=meshes[0], precision="bf16x3"))
+    first, second, again, shorter = (
+        output_chunks.request(opened, INPUTS["tokens"], reading, local).settings for reading in readings
     )
-    assert first == again != second
+    assert first == again != second and first != shorter
 
 
 @pytest.mark.slow
