@@ -20,7 +20,6 @@ from io import BytesIO
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
 
-import jax
 import numpy as np
 from annotated_types import Len
 from flax.traverse_util import flatten_dict, unflatten_dict
@@ -30,7 +29,7 @@ from bornbiased_jax import io, progress, schema
 from bornbiased_jax.code import code_digest
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.folders import Folder
-from bornbiased_jax.record import library_versions
+from bornbiased_jax.record import computing_device, library_versions
 
 # Names of files and of the maker are those of stores of earlier versions.
 MAKER = "bornbiased ledger"
@@ -107,7 +106,7 @@ class Task(NamedTuple):
         settings: JSON-ready; they cross to other processes as JSON.
         code: digest of the code behind the function.
         libraries: their versions.
-        device: the platform that computes ("cpu", "gpu").
+        device: what computes (:func:`bornbiased_jax.record.computing_device`).
     """
 
     function: str
@@ -124,10 +123,10 @@ class Task(NamedTuple):
 
 
 def task_of(function: str, settings: Settings) -> Task:
-    """Return the task of a function with these settings, by code, libraries and devices of this process."""
+    """Return the task of a function with these settings, by code, libraries and device of this process."""
     libraries = {name: version for name, version in library_versions().items() if name != "python"}
     plain = json.loads(json.dumps(settings, allow_nan=False))
-    return Task(function, plain, code_digest(resolve(function)), libraries, jax.default_backend())
+    return Task(function, plain, code_digest(resolve(function)), libraries, computing_device())
 
 
 @functools.cache

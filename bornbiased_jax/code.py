@@ -164,11 +164,20 @@ def _is_silent(node: object) -> bool:
 
 
 def describe(value: object) -> object:
-    """Describe a callable, JSON-ready: its code and, through partials, lists and dataclasses, what it carries."""
+    """Describe a callable, JSON-ready: its code and, through partials, lists and dataclasses, what it carries.
+
+    Raises:
+        InputError: a function within another one or without a name, which its code alone does not tell from others.
+    """
     if value is None or isinstance(value, str):
         return value
     if inspect.isfunction(value):
-        return code_digest(value)
+        if "<" in value.__qualname__:
+            raise InputError(
+                f"{value.__qualname__} is not told from other functions: define it at the top of a module, and give it "
+                "its numbers by jax.tree_util.Partial"
+            )
+        return [code_digest(value), value.__qualname__]
     if isinstance(value, functools.partial):
         return [describe(part) for part in (value.func, *value.args, *sorted(value.keywords.items()))]
     if isinstance(value, list | tuple):

@@ -52,7 +52,8 @@ def engine_named(
 
     Args:
         name: one of :data:`ENGINES`.
-        workers: number of processes or tasks at the same time; :data:`WORKERS` unless given.
+        workers: number of processes or tasks at the same time; :data:`WORKERS` unless given. Not of a running Ray
+            cluster, which has as many as it has processors.
         submit: for "slurm", parameters as submitit names them (timeout_min, gpus_per_node, slurm_partition, …).
         address: for "ray", of a running cluster; one of this machine is started for the call unless given.
 
@@ -67,6 +68,8 @@ def engine_named(
         raise InputError(f"the engine {name} submits nothing: leave --submit out, or give --engine slurm")
     if address is not None and name != "ray":
         raise InputError(f"the engine {name} has no address: leave --ray-address out, or give --engine ray")
+    if address is not None and workers is not None:
+        raise InputError("a running Ray cluster has processors of its own: leave --workers out, or --ray-address")
     module = {"slurm": "submitit", "ray": "ray"}.get(name)
     if module is not None and importlib.util.find_spec(module) is None:
         raise InputError(f"--engine {name} needs {module}: pip install 'bornbiased-jax[{name}]'")

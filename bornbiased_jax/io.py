@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -364,9 +365,11 @@ def make_part(target: Path, *, folder: bool = False) -> tuple[int, str]:
 
 def clear_parts(target: Path) -> None:
     """Remove the remains of killed writes of this file or folder, and nothing that is being written."""
+    # Names that make_part gives: another program's may begin and end alike.
+    remains = re.compile(rf"\.{re.escape(target.name)}\.[A-Za-z0-9_-]{{8}}{re.escape(PART)}")
     with contextlib.suppress(OSError):
         for entry in os.scandir(target.parent):
-            if entry.name.startswith(f".{target.name}.") and entry.name.endswith(PART):
+            if remains.fullmatch(entry.name):
                 with contextlib.suppress(OSError):
                     descriptor = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW)
                     try:

@@ -305,9 +305,9 @@ def place_array(array: ArrayLike, sharding: jax.sharding.Sharding) -> jax.Array:
     return jax.make_array_from_callback(local.shape, sharding, lambda index: local[index])
 
 
-def batch_parts(mesh: Mesh | None) -> int:
-    """Count the parts that a batch is cut into."""
-    return 1 if mesh is None else mesh.shape["data"] * mesh.shape["fsdp"]
+def batch_axes(mesh: Mesh | None) -> tuple[int, ...]:
+    """Return the sizes of ``data`` and ``fsdp``: a batch is cut along both, and sums of products along the second."""
+    return (1, 1) if mesh is None else tuple(mesh.shape[name] for name in BATCH_AXES)
 
 
 def fetch(tree: PyTree) -> PyTree:

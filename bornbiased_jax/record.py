@@ -49,6 +49,8 @@ _FLAGS = (
     "jax_enable_x64",
     "jax_threefry_partitionable",
 )
+# Off by default; draws name their generator and its layout themselves.
+_FLAGS_OF_NUMBERS = ("jax_enable_x64", "jax_default_matmul_precision")
 
 
 @dataclasses.dataclass
@@ -60,13 +62,13 @@ class Measurement:
         peak_memory_bytes: the largest resident set of this process, in bytes (see ``peak_memory_scope``).
         peak_memory_scope: "block" where the kernel lets the peak be reset at the block's beginning
             (Linux), else "process": the peak since the process began.
-        children_peak_memory_bytes: the largest resident set of any finished child process, since the
-            process began.
+        children_peak_memory_bytes: the largest resident set of any finished child process. None where one that ended
+            before the block had more than this process: the system tells the largest of all alone.
     """
 
     peak_memory_bytes: int = 0
     peak_memory_scope: str = "process"
-    children_peak_memory_bytes: int = 0
+    children_peak_memory_bytes: int | None = 0
     _start: float = dataclasses.field(default_factory=time.perf_counter, repr=False)
     _end: float | None = dataclasses.field(default=None, repr=False)
 
@@ -98,6 +100,7 @@ def measure() -> Iterator[Measurement]:
     """
     _note_peak()
     measurement = Measurement(peak_memory_scope="block" if _reset_peak() else "process")
+    children_before = _max_rss(resource.RUSAGE_CHILDREN)
     _open.append(measurement)
     try:
         yield measurement
@@ -105,7 +108,9 @@ def measure() -> Iterator[Measurement]:
         measurement._end = time.perf_counter()
         _note_peak()
         _open.remove(measurement)
-        measurement.children_peak_memory_bytes = _max_rss(resource.RUSAGE_CHILDREN)
+        children_peak = _max_rss(resource.RUSAGE_CHILDREN)
+        is_hidden = children_peak == children_before > measurement.peak_memory_bytes
+        measurement.children_peak_memory_bytes = None if is_hidden else children_peak
 
 
 def _note_peak() -> None:
@@ -247,6 +252,12 @@ def largest_difference(first: object, second: object, place: str = "result") -> 
     elif first != second:
         raise InputError(f"the results differ at {place}, not in a number alone: run the experiment again at its scale")
     return max((largest_difference(left, right, f"{place}.{key}") for key, left, right in pairs), default=0.0)
+
+
+def computing_device() -> str:
+    """Return the platform that computes ("cpu", "gpu"), and the flags of JAX that move numbers where they were set."""
+    flags = {name: getattr(jax.config, name) for name in _FLAGS_OF_NUMBERS}
+    return ", ".join([jax.default_backend(), *(f"{name}={value}" for name, value in flags.items() if value)])
 
 
 def cpu() -> dict[str, object]:

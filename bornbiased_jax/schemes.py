@@ -306,6 +306,8 @@ def parse_rule(group: str, text: str) -> Rule:
     if kind in ("zeros", "ones"):
         if scale:
             raise InputError(f"{where}: {kind} takes no standard deviation: leave :{scale} out")
+        if kind == "ones" and structures:
+            raise InputError(f"{where}: ones stay ones and cannot be {structure}: leave +{structure} out")
         return Rule(kind, 0.0, structure)  # type: ignore[arg-type]
     if scale in STD_RULES:
         return Rule(kind, scale, structure)  # type: ignore[arg-type]

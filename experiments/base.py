@@ -24,7 +24,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.executors import Engine, local
 from bornbiased_jax.folders import Folder
 from bornbiased_jax.model.layers import HIGHEST
-from bornbiased_jax.record import jsonable, library_versions
+from bornbiased_jax.record import computing_device, jsonable, library_versions
 from bornbiased_jax.report.tables import Claim, Panel, Table, Value
 from bornbiased_jax.store import Request, fulfill
 
@@ -177,7 +177,7 @@ def spans(total: int, size: int = 1) -> list[Chunk]:
 
 
 def cached(place: Path, identity: object, compute: Callable[[Path], T]) -> T:
-    """Return the value of ``compute``, kept on disk and computed again when its code or a library has changed.
+    """Return the value of ``compute``, kept on disk; computed again by other code, other libraries, another device.
 
     Args:
         place: folder and name; the key is added to it: ``births/gpt2-nano`` -> ``births/gpt2-nano-0123456789abcdef``.
@@ -219,6 +219,9 @@ def _is_complete(store: Folder, path: Path) -> bool:
 def cache_folder(place: Path, identity: object, compute: Callable[..., object]) -> Path:
     """Return where :func:`cached` keeps its value for these arguments; nothing is made or written."""
     key = {"code": code_digest(compute), "versions": library_versions(), "identity": jsonable(identity)}
+    # A CPU's values have the names that they had before others were told apart.
+    if (device := computing_device()) != "cpu":
+        key["device"] = device
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
     return place.with_name(f"{place.name}-{digest}")
 

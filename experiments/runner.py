@@ -257,7 +257,7 @@ def is_complete(
     precision: str = HIGHEST,
     digest: str | None = None,
 ) -> bool:
-    """Check whether the record at a path is a finished one of exactly this run, whose data have this digest."""
+    """Check whether the record at a path is a finished one of exactly this run, as written, on data of this digest."""
     if not path.exists():
         return False
     try:
@@ -268,7 +268,8 @@ def is_complete(
     return (
         isinstance(record, dict)
         and all(record.get(key) == value for key, value in expected.items())
-        and record.get("provenance", {}).get("precision") == experiment.precision_by(precision)
+        and record.get("digest") == content_digest(record)
+        and record["provenance"]["precision"] == experiment.precision_by(precision)
         and record["provenance"].get("data_digest") == digest
         and is_current(record, experiment)
     )

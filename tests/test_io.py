@@ -198,10 +198,12 @@ def test_only_stale_part_files_removed(tmp_path):
     for path in (dead, alive, other):
         path.write_text("half")
     (tmp_path / ".a.33333333.part").mkdir()
+    thesis = tmp_path / ".a.my-thesis.part"
+    thesis.mkdir()
     with alive.open() as stream:
         assert io.hold(stream.fileno())
         io.write_text(tmp_path / "a", "whole")
-    assert sorted(os.listdir(tmp_path)) == [alive.name, other.name, "a"]
+    assert sorted(os.listdir(tmp_path)) == [alive.name, thesis.name, other.name, "a"]
 
 
 @pytest.mark.parametrize("folder", [False, True])

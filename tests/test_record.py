@@ -174,6 +174,17 @@ def test_children_count():
     assert measurement.children_peak_memory_bytes > 64 * MIB
 
 
+@pytest.mark.parametrize(("own", "after", "expected"), [(1, 9, None), (1, 10, 10), (20, 9, 9)])
+def test_children_of_another_block_do_not_count(monkeypatch, own, after, expected):
+    """The system tells the largest child since the process began, whichever experiment it was of."""
+    children = iter((9, after))
+    monkeypatch.setattr(record, "_max_rss", lambda who: next(children))
+    monkeypatch.setattr(record, "_peak", lambda: own)
+    with record.measure() as measurement:
+        pass
+    assert measurement.children_peak_memory_bytes == measurement.to_dict()["children_peak_memory_bytes"] == expected
+
+
 def test_jsonable_converts_what_experiments_hold():
     value = {
         "array": np.arange(3, dtype=np.float32),

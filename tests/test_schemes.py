@@ -242,6 +242,7 @@ def test_repeats_are_named_where_the_configuration_states_none():
         ("init.down=normal:inf", "above 0"),
         ("init.down=normal:1/sqrt(fan)", "neither a number nor a rule"),
         ("init.embedding=normal:1+balanced", "embedding cannot be balanced"),
+        ("init.down=ones+balanced", r"ones stay ones and cannot be balanced: leave \+balanced out"),
         ("init.down=zeros:1", "takes no standard deviation"),
         ("init.norm=orthogonal", "orthogonal is a kind of matrices"),
         ("init=neoxx", "did you mean 'neox'"),

@@ -13,6 +13,7 @@ import types
 from concurrent.futures import Future
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -100,6 +101,16 @@ def test_a_page_is_named_by_all_that_its_numbers_depend_on(field):
     other = {**value, "batch_size": "9"} if isinstance(value, dict) else value + "x"
     assert task._replace(**{field: other}).key != task.key
     assert task_of(FUNCTION, {"factor": 2}).key == task.key
+
+
+def test_chunks_of_float64_are_others(tmp_path):
+    """JAX's flags move digits: a record of one setting never holds chunks of another."""
+    observed, _ = computed(task_store(tmp_path))
+    with jax.enable_x64(True):
+        again, _ = computed(task_store(tmp_path))
+        assert task_of(FUNCTION, {}).device == "cpu, jax_enable_x64=True"
+    assert len(observed) == len(again) == len(CHUNKS) and computed(task_store(tmp_path))[0] == []
+    assert task_of(FUNCTION, {}).device == "cpu"
 
 
 @pytest.mark.parametrize("damage", ["torn", "empty", "flipped", "rewritten", "foreign", "of another page"])
@@ -306,6 +317,7 @@ def test_workers_take_memory_of_a_shared_gpu_as_they_need_it(monkeypatch):
         ("ray", {}, r"needs ray: pip install 'bornbiased-jax\[ray\]'"),
         ("processes", {"submit": {"timeout_min": 1}}, "leave --submit out"),
         ("slurm", {"address": "h:1"}, "leave --ray-address out"),
+        ("ray", {"address": "h:1", "workers": 64}, "a running Ray cluster has processors of its own"),
     ],
 )
 def test_missing_engine_or_option_named(name, further, word, monkeypatch):

@@ -48,8 +48,7 @@ def probe_requirements(
     from bornbiased_jax.model.memory import FLOAT, loop_operations, needed_operations, weights_bytes
     from bornbiased_jax.probes.batching import batch_size_by_tokens
     from bornbiased_jax.probes.inputs.spec import outline_inputs
-    from bornbiased_jax.probes.measure import memory_needed
-    from bornbiased_jax.results.probes import check_number
+    from bornbiased_jax.probes.measure import check_number, memory_needed
 
     num_models = len(set(seeds)) if configs else 1
     configs = configs or [architecture(arguments["checkpoint"])]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from bornbiased_jax import io, progress
-from bornbiased_jax.config import PRESETS, ModelConfig, parse_setting, preset
+from bornbiased_jax.config import PRESETS, FieldValue, ModelConfig, parse_setting, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.ranges import Processes, Rank, SeqLen, ends, in_words, whole, within
 from bornbiased_jax.schema import cut, shown
+from bornbiased_jax.schemes import parse_groups
 
 if TYPE_CHECKING:
     from bornbiased_jax.checkpoints import Checkpoint
@@ -169,18 +171,45 @@ def parse_lengths(text: str, option: str) -> list[int]:
     return list(dict.fromkeys(numbers))
 
 
-def model_config(name: str | None, settings: Sequence[str]) -> ModelConfig:
+_UNREAD: Mapping[str, tuple[str, tuple[FieldValue, ...]]] = {
+    **dict.fromkeys(("rope_scaling", "rope_theta", "rotary_fraction"), ("positions", ("learned", "none"))),
+    "rope_scaling_factor": ("rope_scaling", ("none",)),
+    **dict.fromkeys(
+        ("rope_low_freq_factor", "rope_high_freq_factor", "rope_original_max_seq_len"),
+        ("rope_scaling", ("none", "linear")),
+    ),
+    "qk_norm_scope": ("qk_norm", (False,)),
+    **dict.fromkeys(("experts_per_token", "normalize_expert_weights"), ("num_experts", (None,))),
+}
+"""Fields that no model reads where another field has one of some values: field -> (that one, its values)."""
+
+
+def model_config(name: str | None, settings: Sequence[str], swept: str = "") -> ModelConfig:
     """Return the configuration of --model and --set.
 
+    Args:
+        name: the preset.
+        settings: FIELD=VALUE each.
+        swept: the field of --sweep, at some values of which a model may not read others.
+
     Raises:
-        InputError: no model, an unknown one, a bad setting, or one of a group of parameters that the model lacks.
+        InputError: no model, an unknown one, a bad setting, or one that the model has no use for.
     """
     if name is None:
         raise InputError("no model: give --model PRESET (bornbiased models lists them)")
     cfg = preset(name, **dict(parse_setting(setting) for setting in settings))
     for setting in settings:
-        group = setting.partition("=")[0].removeprefix("init.")
-        if setting.startswith("init.") and group not in _groups(cfg):
+        field, value = parse_setting(setting)
+        switch, unread_at = _UNREAD.get(field, ("", ()))
+        if unread_at and switch != swept and getattr(cfg, switch) in unread_at:
+            state = json.dumps(getattr(cfg, switch)).strip('"')
+            raise InputError(
+                f"--set {setting} changes nothing where {switch}={state}: set {switch} too, or leave it out"
+            )
+        groups = {field.removeprefix("init.")} if field.startswith("init.") else set()
+        if field == "init_groups":
+            groups = set(parse_groups(str(value or "")))
+        for group in groups - _groups(cfg):
             reason = "its head is the embedding" if group == "head" else f"it has no parameters of the group {group}"
             raise InputError(f"--set {setting} draws no weights of this model, for {reason}: leave it out")
     return cfg
@@ -217,7 +246,7 @@ def swept_configs(
         setting = f"{field}={text}"
         label = dict([parse_setting(setting)])
         try:
-            configs.append((model_config(name, [*settings, setting]), label))
+            configs.append((model_config(name, [*settings, setting], field), label))
         except InputError as error:
             raise InputError(f"--sweep {shown(setting)}: {error}") from error
     return configs

@@ -303,7 +303,7 @@ def _probe(
     from bornbiased_jax.probes import run
     from bornbiased_jax.probes.inputs import parse_inputs
     from bornbiased_jax.results import theory
-    from bornbiased_jax.results.probes import check_number, part_of
+    from bornbiased_jax.results.probes import part_of
 
     seeds, store = prepared.seeds, prepared.store
     probe_options = run.ProbeOptions(
@@ -322,7 +322,6 @@ def _probe(
             seed=arguments["input_seed"],
             tokenizer=arguments["tokenizer"],
         )
-        check_number(inputs)
         total = len(set(seeds)) * inputs.num_inputs
         label = f"{len(seeds)} seed{'s' * (len(seeds) > 1)}, T = {seq_len}"
         with progress.bar(total, label, unit="sequences") as advance:

@@ -10,6 +10,7 @@ import click
 
 from bornbiased_jax.cli import engines, options, outputs
 from bornbiased_jax.cli.sections import Command
+from bornbiased_jax.errors import InputError
 
 
 @click.command("reproduce", cls=Command)
@@ -71,8 +72,13 @@ def reproduce(
         outputs.print_result(Reproduction({"scale": scale, "experiments": listed}), json_file)
         return 0
     # Run them, and write records and page.
+    if (common["num_processes"] or 1) > 1:
+        raise InputError(
+            "experiments keep what they compute, which processes that compute together cannot: start each process on "
+            "its own with the same --out instead of --coordinator"
+        )
     computing = runner.Computing(engines.engine(common), common.pop("precision"))
-    mesh = options.start(**common)
+    mesh = options.start(**common, axis="seed")
     out = str(Path(out) / runner.COMPARE) if compare else out
     outcome = runner.reproduce(
         names,

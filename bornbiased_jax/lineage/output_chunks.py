@@ -54,9 +54,9 @@ def request(
     settings = {
         "weights": checkpoint.digest(),
         "inputs": facts_of(inputs),
-        "shards": parallel.batch_parts(options.mesh),
+        "shards": parallel.batch_axes(options.mesh),
         "storage": storage_of(checkpoint.params()),
-        **{"mean": mean, "std": std, "layer": options.layer, "batch_size": size},
+        **{"mean": mean, "std": std, "layer": options.layer, "batch_size": size, "precision": options.precision},
     }
     # Other processes read the checkpoint by its reference and the inputs from arrays.
     return store.Request(
@@ -80,7 +80,7 @@ def compute(settings: Settings, sources: Settings, chunks: list[Chunk]) -> Itera
     checkpoint = verified_checkpoint(sources["checkpoint"], settings["weights"], settings["storage"])
     inputs = from_facts(settings["inputs"], checkpoint.cfg, sources)
     moments = settings["mean"], settings["std"]
-    options = OutputOptions(moments, settings["layer"], settings["batch_size"])
+    options = OutputOptions(moments, settings["layer"], settings["batch_size"], precision=settings["precision"])
     yield from _compute(checkpoint, inputs, options, chunks)
 
 

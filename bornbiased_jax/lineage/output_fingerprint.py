@@ -144,7 +144,7 @@ def fingerprint_outputs(
         value_digests={name: value for name, value in tensors["values"].items() if name not in trivial},
         config=dict(checkpoint.cfg.to_dict()),
         source=checkpoint.description,
-        provenance=record.lasting(record.provenance(precision="float32 highest")),
+        provenance=record.lasting(record.provenance(precision=f"float32 {options.precision}")),
         storage=storage_of(checkpoint.weights),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 
 import jax
@@ -130,7 +131,7 @@ def check_memory(cfg: ModelConfig, inputs: Inputs, options: OutputOptions) -> in
     """
     size = batch_size_by_tokens(inputs.seq_len, inputs.num_inputs, options.batch_size)
     check_forward(cfg, size, inputs.seq_len, also=4.0 * inputs.num_inputs * cfg.d_model)
-    parts = parallel.batch_parts(options.mesh)
+    parts = math.prod(parallel.batch_axes(options.mesh))
     return -(-size // parts) * parts
 
 

@@ -43,6 +43,7 @@ from bornbiased_jax.model.model import (
 from bornbiased_jax.model.scratch import NOTHING, Page
 from bornbiased_jax.parallel import on_host
 from bornbiased_jax.parameters import Params, parameter_table, unflatten
+from bornbiased_jax.record import computing_device
 
 PyTree = Any
 """A tree of arrays."""
@@ -353,7 +354,7 @@ def _identify(
     facts += [code.describe(function) for function in (reading.reduce, reading.finish, reading.inputs)]
     facts += [{site: code.describe(edit) for site, edit in edits.items() if edit is not None}, str(options.precision)]
     # Compilers and devices round differently.
-    facts += [code.code_digest(BlockProgram), jax.__version__, jax.default_backend()]
+    facts += [code.code_digest(BlockProgram), jax.__version__, computing_device()]
     hasher = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     # The inputs themselves, batch by batch.
     shapes = []

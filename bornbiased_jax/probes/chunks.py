@@ -31,7 +31,7 @@ class Pass(NamedTuple):
         intra, second_moment, dtype: as of :class:`bornbiased_jax.probes.run.ProbeOptions`.
         mode: "vmap" or "map".
         at_once: seeds in one program on one device.
-        shards: parts of a batch of a given model on devices of their own.
+        shards: devices of a given model along ``data`` and ``fsdp``.
         precision: of float32 products, as of :class:`bornbiased_jax.probes.run.ProbeOptions`.
     """
 
@@ -43,7 +43,7 @@ class Pass(NamedTuple):
     dtype: str | None
     mode: Mode
     at_once: int
-    shards: int = 1
+    shards: tuple[int, ...] = (1, 1)
     precision: str = HIGHEST
 
     @property

@@ -157,6 +157,16 @@ def memory_needed(cfg: ModelConfig, size: int, inputs: Inputs, *, second_moment:
     return ProbeMemory(weights_bytes(cfg), 2.0 * sums, forward_bytes(cfg, size, inputs.seq_len, logits=1))
 
 
+def check_number(inputs: Inputs) -> None:
+    """Refuse a single input.
+
+    Raises:
+        InputError: fewer than two inputs.
+    """
+    if inputs.num_inputs < 2:
+        raise InputError("num_inputs=1 leaves nothing to compare: give at least 2")
+
+
 def check_probe(cfg: ModelConfig, size: int, inputs: Inputs, *, is_untrained: bool, second_moment: bool) -> None:
     """Refuse what does not fit: one seed's weights, sums and forward pass, and the last tokens of all inputs.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypedDict
@@ -27,7 +28,15 @@ from bornbiased_jax.probes import chunks, contraction, preference
 from bornbiased_jax.probes.batching import batch_size_by_tokens
 from bornbiased_jax.probes.inputs import Inputs
 from bornbiased_jax.probes.inputs.facts import arrays_of
-from bornbiased_jax.probes.measure import Batches, check_probe, input_ranges, merge_ranges, order_inputs, stream
+from bornbiased_jax.probes.measure import (
+    Batches,
+    check_number,
+    check_probe,
+    input_ranges,
+    merge_ranges,
+    order_inputs,
+    stream,
+)
 from bornbiased_jax.probes.subject import ProbedModel
 from bornbiased_jax.sweep import Mode, SweepOptions, plan, sweep
 
@@ -97,7 +106,8 @@ def probe(
         advance: called with the number of sequences probed since the last call.
 
     Raises:
-        InputError: inputs that do not fit the model, a store that cannot be written, or another engine without one.
+        InputError: a single input, inputs that do not fit the model, a store that cannot be written, or another engine
+            without one.
         Overflow: hidden states that are not finite.
 
     Example:
@@ -113,6 +123,7 @@ def probe(
     """
     cfg = subject.cfg
     inputs.check_fits(cfg)
+    check_number(inputs)
     if subject.weights is not None:
         check_overflow(cfg, subject.weights)
         if mesh is not None:
@@ -122,8 +133,8 @@ def probe(
         check_overflow(cfg, init_seed(cfg, seeds[0]), SMALLER)
     # Batches that fit the devices and the memory.
     size = batch_size_by_tokens(inputs.seq_len, inputs.num_inputs, options.batch_size)
-    shards = 1 if subject.weights is None else parallel.batch_parts(mesh)
-    size = -(-size // shards) * shards
+    shards = parallel.batch_axes(None if subject.weights is None else mesh)
+    size = -(-size // math.prod(shards)) * math.prod(shards)
     check_probe(cfg, size, inputs, is_untrained=subject.weights is None, second_moment=options.second_moment)
     batches = order_inputs(inputs, size)
     dtype = None if options.dtype is None else jnp.dtype(options.dtype).name

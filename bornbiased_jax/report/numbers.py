@@ -73,17 +73,18 @@ def fixed(digits: int) -> Fixed:
     return Fixed(digits)
 
 
-def peak_memory(num_bytes: float, children_bytes: float = 0) -> str:
-    """Write the largest memory of a process in bytes, and that it is this one's where a child of it had more.
+def peak_memory(num_bytes: float, children_bytes: float | None = 0) -> str:
+    """Write the largest memory of a process in bytes, and that it is this one's where a child of it may have had more.
 
-    A child's is no number of its own: it is the largest of all children since the process began.
+    A child's is no number of its own: it is the largest of all children, None where it is not known.
 
     Example:
         >>> peak_memory(2.5e9, 1e9), peak_memory(0.57e9, 2.54e9)
         ('2.50 GB at most', '0.57 GB at most in the main process')
     """
     text = f"{fixed(2)(num_bytes / 1e9)} GB at most"
-    return text if children_bytes <= num_bytes else f"{text} in the main process"
+    is_largest = children_bytes is not None and children_bytes <= num_bytes
+    return text if is_largest else f"{text} in the main process"
 
 
 def percent(digits: int = 2) -> Fixed:

@@ -430,22 +430,11 @@ def contraction(
 def _of_untrained(
     cfg: ModelConfig, part: Part, seeds: Sequence[int], inputs: Inputs, embedding_seed: int | None
 ) -> list[Record]:
-    check_number(inputs)
     if isinstance(seeds, int | str):
         raise InputError(f"seeds={seeds!r} is one value: give a list, as in seeds=[{seeds}] or seeds=range(8)")
     options = ProbeOptions(intra=part == "contraction")
     records = run.probe(untrained(cfg, fixed_embedding_seed=embedding_seed), seeds, inputs, options)
     return [part_of(record, part, cfg, inputs) for record in records]
-
-
-def check_number(inputs: Inputs) -> None:
-    """Refuse a single input.
-
-    Raises:
-        InputError: fewer than two inputs.
-    """
-    if inputs.num_inputs < 2:
-        raise InputError("num_inputs=1 leaves nothing to compare: give at least 2")
 
 
 def part_of(record: ProbeRecord, part: Part, cfg: ModelConfig, inputs: Inputs) -> Record:

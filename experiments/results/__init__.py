@@ -11,7 +11,7 @@ from bornbiased_jax import experiments, io
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.experiments import runner
 from bornbiased_jax.experiments.base import SCALES, Entry, Record, split_data
-from bornbiased_jax.record import OF_THE_MACHINE, Verification, largest_difference
+from bornbiased_jax.record import OF_THE_MACHINE, Verification, content_digest, largest_difference
 
 FOLDER = Path(__file__).parent
 TOLERANCE = 1e-3
@@ -60,17 +60,18 @@ def collect(out: Path | str, folder: Path = FOLDER) -> list[Path]:
         The files written.
 
     Raises:
-        InputError: there is none, or one of them is not of a clean tree, or holds a path; nothing is copied then.
+        InputError: there is none, or one of them is not of a clean tree, was edited, or holds a path; nothing is copied
+            then.
     """
     records = [io.read_json(path) for path in sorted((Path(out) / "records").glob("*.json"))]
-    finished = [_portable(record) for record in records if record.get("status") == "complete"]
+    finished = [record for record in records if record.get("status") == "complete"]
     if not finished:
         raise InputError(f"{out} holds no finished record: name the folder that reproduce --out was given")
     for record in finished:
         _check_traceable(record)
     return [
         io.write_text(folder / record["scale"] / f"{record['experiment']}.json", _compact(record))
-        for record in finished
+        for record in [_portable(record) for record in finished]
     ]
 
 
@@ -89,7 +90,8 @@ def verify(out: Path | str, former: Path | str | None = None, folder: Path = FOL
         The records that were verified.
 
     Raises:
-        InputError: a rerun is not of a clean tree, or differs in more than numbers; or there is nothing to compare.
+        InputError: a rerun is not of a clean tree, was edited, or differs in more than numbers; or there is nothing to
+            compare.
     """
     paths = []
     for path in sorted((Path(out) / "records").glob("*.json")):
@@ -101,7 +103,7 @@ def verify(out: Path | str, former: Path | str | None = None, folder: Path = FOL
         for place in sorted(folder.glob(f"*/{name}.json")):
             record = io.read_json(place)
             earlier = record if record["scale"] == scale else _former_record(former, rerun, record)
-            if earlier is None or earlier["settings"] != rerun["settings"]:
+            if earlier is None or _asked(earlier) != _asked(rerun):
                 continue
             verification: Verification = {
                 "commit": rerun["provenance"]["git"]["revision"],
@@ -115,6 +117,11 @@ def verify(out: Path | str, former: Path | str | None = None, folder: Path = FOL
     return paths
 
 
+def _asked(record: Record) -> tuple[object, str | None, object]:
+    """Return what two records of one experiment and scale were asked for: settings, data, precision."""
+    return record["settings"], data_names(record["data"]), record["provenance"].get("precision")
+
+
 def _former_record(former: Path | str | None, rerun: Record, record: Record) -> Record | None:
     """Return what the code of a committed record gives at the scale of a rerun, if it was run."""
     path = None if former is None else runner.record_path(former, rerun["experiment"])
@@ -126,7 +133,9 @@ def _former_record(former: Path | str | None, rerun: Record, record: Record) -> 
 
 
 def _check_traceable(record: Record) -> None:
-    """Refuse a record whose code cannot be found again."""
+    """Refuse a record that was edited, or whose code cannot be found again."""
+    if record.get("digest") not in (None, content_digest(record)):
+        raise InputError(f"the record {record['experiment']} was changed since it was made: run it again")
     git = record["provenance"].get("git")
     if git is None or git["dirty"]:
         state = "outside a git checkout" if git is None else "by a checkout with uncommitted changes"
@@ -147,12 +156,14 @@ def data_names(data: str | None) -> str | None:
 
 
 def _portable(record: Entry) -> Entry:
-    """Return the record with the names of its data and without their folders.
+    """Return the record with the names of its data and without their folders, and the digest of that.
 
     Raises:
         InputError: another value is a path of this machine.
     """
     record = {**record, "data": data_names(record.get("data"))}
+    if "digest" in record:
+        record["digest"] = content_digest(record)
     for place, value in leaves(record):
         if isinstance(value, str) and value.startswith("/"):
             raise InputError(f"the record {record['experiment']} holds a path of this machine at {place}: leave it out")

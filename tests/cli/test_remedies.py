@@ -276,6 +276,8 @@ FOLLOWED = {
     "draws whole models in this process": "tests/lineage/test_torch_seeds.py::test_the_command_records_what_drew",
     "no run is named": "tests/experiments/test_anatomy.py::test_the_decay_of_a_run_that_is_named",
     "holds no finished record": "tests/experiments/test_results.py::test_finished_records_are_collected_by_scale",
+    "on its own with the same --out": "tests/experiments/test_runner.py::test_again_resumes",
+    "a running Ray cluster has processors of its own": "tests/test_store.py::test_missing_engine_or_option_named",
     "no Ray cluster answers": "tests/test_executors.py::test_every_engine_writes_what_one_process_does",
     "if it is a llama2.c tokenizer": "tests/docs/test_convert_llama2c.py::test_the_tokenizer_begins_and_ends_texts",
     "that was given to --resume": "tests/test_store.py::test_status_tells_progress_rate_and_failures",

@@ -7,12 +7,13 @@ import shutil
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
 from bornbiased_jax import code, experiments
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.experiments import runner
+from bornbiased_jax.experiments import base, runner
 from bornbiased_jax.experiments.base import cache_folder, cached
 
 PROBE = '''"""An experiment that needs theory and a probe."""
@@ -158,6 +159,15 @@ def test_no_module_is_imported_out_of_sight():
     assert observed == silent | followed
 
 
+def test_functions_of_one_module_are_told_apart():
+    """A streamed pass is known by the functions that it calls."""
+    first, second = code.code_digest, code.closure
+    assert code.describe(first) != code.describe(second) and code.describe(first) == code.describe(code.code_digest)
+    assert code.describe(jax.tree_util.Partial(first, 1)) != code.describe(jax.tree_util.Partial(second, 1))
+    with pytest.raises(InputError, match="<lambda> is not told from other functions: define it at the top of"):
+        code.describe(lambda o, layer: 2 * o)
+
+
 def test_modules_named_in_full_by_strings_are_followed(tmp_path):
     assert "bornbiased_jax.lineage.paper" in code.closure("bornbiased_jax.lineage.lineage_tests")
     (tmp_path / "odd.py").write_text("from bornbiased_jax.theory import prop5_correlations\n")
@@ -166,7 +176,7 @@ def test_modules_named_in_full_by_strings_are_followed(tmp_path):
         code.closure("odd", source=tmp_path / "odd.py")
 
 
-def test_values_and_arrays_come_back_and_are_kept(tmp_path):
+def test_values_and_arrays_come_back_and_are_kept(tmp_path, monkeypatch):
     calls = []
 
     def value(folder):
@@ -184,6 +194,9 @@ def test_values_and_arrays_come_back_and_are_kept(tmp_path):
     assert json.loads((calls[0] / "value.json").read_text())["identity"] == [1]
     cached(tmp_path / "value", [2], value)
     assert len(calls) == 3
+    monkeypatch.setattr(base, "computing_device", lambda: "gpu")
+    cached(tmp_path / "value", [2], value)
+    assert len(calls) == 4
 
 
 @pytest.mark.parametrize("damage", ["torn", "empty", "one digit", "not JSON"])

@@ -103,11 +103,12 @@ def test_a_record_is_named_once_in_a_section(committed, monkeypatch):
     assert [part.count("reproduce table1") for part in (first.split("Words.")[0], first, second)] == [0, 1, 1]
 
 
-def test_a_section_names_all_its_records_in_one_line(committed, tmp_path, monkeypatch):
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_section_names_all_its_records_in_one_line(committed, tmp_path, monkeypatch, is_known):
     monkeypatch.setattr(docs, "_render", lambda block, record: "BODY")
     other = {**RECORD["provenance"], "wall_time_s": 30.0, "code": "fedcba9876543210", "corpora": {}}
     # Workers that need more than what starts them.
-    other["children_peak_memory_bytes"] = 2 * other["peak_memory_bytes"]
+    other["children_peak_memory_bytes"] = 2 * other["peak_memory_bytes"] if is_known else None
     (tmp_path / "laptop" / "table2.json").write_text(json.dumps({**RECORD, "provenance": other}))
     block = "<!-- record: {} show=tables -->\n<!-- end -->\n"
     # A comment in a command is no heading; figure2 has no record.

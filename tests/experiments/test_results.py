@@ -51,6 +51,7 @@ def test_finished_records_are_collected_by_scale(tmp_path):
         ({"provenance": {"git": None, "code": "0"}}, "table1 was made outside a git checkout"),
         ({"provenance": {"git": GIT}}, "does not say which code made it"),
         ({"result": {"file": "/home/me/model.gguf"}}, "a path of this machine at result.file"),
+        ({"digest": "0" * 64}, "table1 was changed since it was made"),
         ({"status": "failed"}, "holds no finished record"),
     ],
 )
@@ -62,9 +63,11 @@ def test_untraceable_records_not_collected(tmp_path, changes, words):
 
 
 def test_data_is_named_without_its_folder(tmp_path):
-    out = write(tmp_path, record(data="base=/home/me/a.txt;code=builtin:code;/data/b.bin"))
+    made = record(data="base=/home/me/a.txt;code=builtin:code;/data/b.bin")
+    out = write(tmp_path, made | {"digest": content_digest(made)})
     (path,) = results.collect(out, tmp_path / "kept")
-    assert json.loads(path.read_text())["data"] == "base=a.txt;code=builtin:code;b.bin"
+    kept = json.loads(path.read_text())
+    assert kept["data"] == "base=a.txt;code=builtin:code;b.bin" and kept["digest"] == content_digest(kept)
 
 
 @pytest.mark.parametrize(
@@ -168,6 +171,14 @@ def test_a_rerun_at_another_scale_is_compared_with_the_code_that_made_the_record
     (path,) = results.verify(rerun, former, folder)
     content = json.loads(path.read_text())
     assert content.pop("verified")["largest_difference"] == 0.0 and content == laptop
+
+
+def test_a_rerun_of_another_text_or_precision_verifies_nothing(tmp_path):
+    folder, made = commit(tmp_path, made_by("a")), made_by("b")
+    products = made | {"provenance": made["provenance"] | {"precision": "float32 bf16x3"}}
+    for rerun in (made | {"data": "builtin:code"}, products):
+        with pytest.raises(InputError, match="no rerun of a committed record"):
+            results.verify(write(tmp_path, rerun), folder=folder)
 
 
 def test_a_rerun_that_differs_in_more_than_numbers_verifies_nothing(tmp_path):

@@ -212,7 +212,7 @@ def test_again_resumes(catalogue, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "what", ["scale", "data", "settings", "version", "code", "corrupted", "not a record", "failed"]
+    "what", ["scale", "data", "settings", "version", "code", "corrupted", "edited", "not a record", "failed"]
 )
 def test_a_record_of_another_run_is_not_taken_for_this_one(catalogue, tmp_path, what, monkeypatch):
     catalogue.add("one")
@@ -231,6 +231,8 @@ def test_a_record_of_another_run_is_not_taken_for_this_one(catalogue, tmp_path, 
         monkeypatch.setattr(runner, "code_digest", lambda run: "0" * 16)
     elif what == "corrupted":
         path.write_text(path.read_text()[:-40])
+    elif what == "edited":
+        io.write_json(path, record(tmp_path, "one") | {"result": {"share": 0.5}, "provenance": []})
     elif what == "not a record":
         path.write_text("[]")
     else:

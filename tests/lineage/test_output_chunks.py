@@ -5,10 +5,12 @@ import itertools
 
 import numpy as np
 import pytest
+from jax.sharding import AbstractMesh
 
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.checkpoints import reference as places
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.executors import local
 from bornbiased_jax.lineage import output_chunks
 from bornbiased_jax.lineage.output_fingerprint import fingerprint_outputs, save_outputs
 from bornbiased_jax.lineage.outputs import OutputOptions
@@ -24,7 +26,7 @@ INPUTS = {
     "text": from_tokens(np.random.default_rng(0).integers(0, 40, (N, T)), 40),
 }
 # What changes digits.
-CHANGED = (dict(layer=1), dict(batch_size=7), dict(moments=(0.5, 1.0)))
+CHANGED = (dict(layer=1), dict(batch_size=7), dict(moments=(0.5, 1.0)), dict(precision="bf16x3"))
 
 
 def chunks_of(folder):
@@ -87,8 +89,19 @@ def test_settings_that_change_digits_have_separate_tasks(opened, tmp_path):
     calls = [(opened, "gaussian", reading) for reading in readings]
     calls += [(opened, "tokens", usual), (open_checkpoint(f"seed:6@{SMALL}"), "gaussian", usual)]
     for number, (model, inputs, reading) in enumerate(calls, 1):
-        fingerprint_outputs(model, INPUTS[inputs], reading, resume=tmp_path)
+        made = fingerprint_outputs(model, INPUTS[inputs], reading, resume=tmp_path)
         assert len(list(tmp_path.glob("*/task.json"))) == number
+        assert made.provenance["precision"] == f"float32 {reading.precision}"
+
+
+def test_sums_that_are_cut_or_rounded_in_other_ways_are_separate_tasks(opened):
+    meshes = [AbstractMesh(sizes, ("seed", "data", "fsdp")) for sizes in ((1, 2, 1), (1, 1, 2), (1, 2, 1))]
+    readings = [OutputOptions(batch_size=8, mesh=mesh) for mesh in meshes]
+    readings.append(OutputOptions(batch_size=8, mesh=meshes[0], precision="bf16x3"))
+    first, second, again, shorter = (
+        output_chunks.request(opened, INPUTS["tokens"], reading, local).settings for reading in readings
+    )
+    assert first == again != second and first != shorter
 
 
 @pytest.mark.slow

@@ -182,3 +182,8 @@ def test_infinite_logits_and_norms_that_overflow_prefer_no_token(group, std):
     inputs = parse_inputs("tokens", num_inputs=8, seq_len=2, cfg=cfg)
     with pytest.raises(InputError, match="overflows float32 .*: draw smaller weights"):
         list(probe(untrained(cfg), [0], inputs))
+
+
+def test_a_single_input_is_refused():
+    with pytest.raises(InputError, match="^num_inputs=1 leaves nothing to compare: give at least 2$"):
+        list(probe(untrained(CFG), [0], parse_inputs("tokens", num_inputs=1, seq_len=2, cfg=CFG)))

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from jax.sharding import AbstractMesh
 
 from bornbiased_jax import model as models
 from bornbiased_jax import progress
@@ -158,6 +159,23 @@ def test_settings_that_change_last_digit_have_separate_tasks(changed):
     usual = task_of(FUNCTION, SETTINGS.settings())
     assert task_of(FUNCTION, SETTINGS._replace(**changed).settings()).key != usual.key
     assert task_of(FUNCTION, SETTINGS._replace().settings()).key == usual.key
+
+
+def test_meshes_that_cut_sums_in_other_ways_have_separate_tasks(tmp_path, monkeypatch):
+    """Along ``data`` sequences are cut, along ``fsdp`` sums of products too: other digits."""
+    subject, settings = from_weights(CFG, models.init_seed(CFG, 0), "digest"), []
+
+    def fulfill(request, *_):
+        settings.append(request.settings)
+        return [{}] * len(request.chunks)
+
+    monkeypatch.setattr("bornbiased_jax.parallel.place_params", lambda cfg, params, mesh: params)
+    monkeypatch.setattr("bornbiased_jax.store.fulfill", fulfill)
+    for sizes in ((1, 2, 1), (1, 1, 2), (1, 2, 1)):
+        mesh = AbstractMesh(sizes, ("seed", "data", "fsdp"))
+        with pytest.raises(KeyError):
+            list(probe(subject, [0], INPUTS["tokens"], ProbeOptions(batch_size=8), resume=tmp_path, mesh=mesh))
+    assert settings[0] == settings[2] != settings[1]
 
 
 @pytest.mark.slow
