@@ -325,15 +325,6 @@ def test_a_run_hands_each_seed_its_own_weights(calm, place, capsys):
     assert not (place / "copies").exists()
 
 
-@pytest.mark.nightly
-def test_every_number_has_an_option(place):
-    more = ["--beta1", "0.8", "--beta2", "0.9", "--epsilon", "1e-6", "--tokenizer", "bytes"]
-    assert command(words(place, "numbers", *more)) == 0
-    config = json.loads((place / "numbers" / "run.json").read_text())["config"]
-    assert (config["beta1"], config["beta2"], config["epsilon"]) == (0.8, 0.9, 1e-6)
-    assert not (place / "numbers" / "tensorboard").exists()
-
-
 def test_epoch_beyond_the_schedule_refused(place):
     config = make(place, "epoch", steps=None)
     data = setup.load_data(config)
