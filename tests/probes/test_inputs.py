@@ -13,7 +13,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.layers import PRECISIONS
 from bornbiased_jax.probes import inputs
 from bornbiased_jax.probes.inputs import from_tokens, gaussian, kinds, parse_inputs, random_tokens, text
-from bornbiased_jax.text import ByteTokenizer, corpora, load_tokenizer, train_bpe
+from bornbiased_jax.text import ByteTokenizer, corpora, train_bpe
 
 CFG = preset("gpt2-tiny")
 BYTES = ByteTokenizer()
@@ -264,20 +264,6 @@ def test_documents_of_a_file_are_set_apart_by_a_trained_tokenizer(tmp_path):
     decoded = tokenizer.decode(result.batch(0, 10).ravel())
     assert decoded.count("<|endoftext|>") > 3
     assert "<|endoftext|>".join(articles).startswith(decoded)
-
-
-@pytest.mark.slow
-def test_real_text_with_a_real_tokenizer(shared):
-    tokenizer = load_tokenizer(shared / "tokenizers" / "gpt2_encoder.json")
-    source = shared / "data" / "wikitext-2" / "test.txt"
-    result = text(source, tokenizer, num_inputs=100, seq_len=64, vocab_size=50_257)
-    # The articles, each ended by <|endoftext|>, and otherwise the file.
-    ids = result.batch(0, 100).ravel()
-    decoded = tokenizer.decode(ids)
-    assert decoded.count("<|endoftext|>") == np.count_nonzero(ids == tokenizer.eos_id) > 0
-    start = decoded.replace("<|endoftext|>", "")
-    # The last token may be a part of a character.
-    assert source.read_text().startswith(start[:-1]) and len(start) > 10_000
 
 
 def test_inputs_use_their_own_stream_of_the_seed():
