@@ -52,44 +52,11 @@ def test_json_figures_and_table(text, tmp_path, capsys):
     assert str(folder / "sink-map.png") in printed
 
 
-@pytest.mark.slow
-def test_without_details_there_is_the_sink_map_alone(text, tmp_path, capsys):
-    call = [
-        "sinks",
-        UNTRAINED,
-        "--text",
-        text,
-        "--tokenizer",
-        "bytes",
-        "--lengths",
-        "8",
-        "--num-sequences",
-        "2",
-        "--quiet",
-    ]
-    assert run([*call, "--no-details", "--figures", str(tmp_path / "figures"), "--json", "-"]) == 0
-    assert "outliers" not in json.loads(capsys.readouterr().out)
-    names = {path.name for path in (tmp_path / "figures").glob("[!.]*")}
-    assert names == {"sink-map.png", "sink-map.svg"}
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([UNTRAINED, "--tokenizer", "bytes", "--lengths", "64,512"], "fewer than the length 512"),
-        ([UNTRAINED, "--tokenizer", "bytes", "--lengths", "8", "--epsilon", "0"], "epsilon=0.0 is not between 0 and 1"),
-        ([UNTRAINED, "--tokenizer", "bytes", "--lengths", "8", "--epsilon", "1"], "epsilon=1.0 is not between 0 and 1"),
-        (
-            [UNTRAINED, "--tokenizer", "bytes", "--lengths", "8", "--epsilon", "nan"],
-            "--epsilon nan is not a number from 0 to 1",
-        ),
         ([LLAMA, "--tokenizer", "bytes", "--lengths", "8"], "vocabulary of 53"),
         ([LLAMA, "--lengths", "8"], "has no tokenizer"),
-        ([UNTRAINED, "--tokenizer", "bytes", "--lengths", "8", "--position", "9"], "position 9"),
-        (
-            [UNTRAINED, "--tokenizer", "bytes", "--lengths", "8", "--num-sequences", "0"],
-            "--num-sequences 0 is not an integer from 1",
-        ),
         ([UNTRAINED, "--tokenizer", "bytes", "--lengths", "8,x"], "--lengths"),
     ],
 )

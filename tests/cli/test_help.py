@@ -47,6 +47,7 @@ def test_help_fits_eighty_columns_and_nothing_is_cut(path, monkeypatch, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= WIDTH
     assert not any(line.endswith("...") for line in lines if not line.startswith("Usage: "))
+    assert path == "probe" or any(line.strip().startswith(f"bornbiased {path}") for line in lines), "an example"
 
 
 @pytest.mark.parametrize(

@@ -64,25 +64,12 @@ def test_csv_figures_and_page_show_the_result(name, folder, capsys):
 
 
 @pytest.mark.parametrize("name", CALLS)
-@pytest.mark.parametrize("option", ["--csv", "--figures", "--page"])
+@pytest.mark.parametrize("option", ["--csv", "--figures", "--page", "--json"])
 def test_a_place_that_cannot_be_written_is_refused_before_the_work(name, option, folder, capsys):
     (folder / "file").write_text("")
-    assert run([*CALLS[name][0][:2], *CALLS[name][0][2:], option, "file/below"]) == 2
+    assert run([*CALLS[name][0], option, "file/below"]) == 2
     printed = capsys.readouterr()
     assert "file" in printed.err and printed.err.count("\n") == 1 and not printed.out
-
-
-@pytest.mark.slow
-def test_figures_leave_a_folder_of_others_alone(folder, capsys):
-    (folder / "mine").mkdir()
-    (folder / "mine" / "notes.txt").write_text("kept")
-    call = [*CALLS["preference"][0], "--figures", "mine"]
-    assert run(call) == 2
-    assert "notes.txt" in capsys.readouterr().err
-    assert run([*call, "--overwrite"]) == 0 and (folder / "mine" / "notes.txt").read_text() == "kept"
-    # A folder that it alone drew into is drawn into again.
-    (folder / "mine" / "notes.txt").unlink()
-    assert run(call) == 0
 
 
 @pytest.mark.slow

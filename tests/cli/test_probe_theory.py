@@ -79,17 +79,3 @@ def test_a_checkpoints_architecture_is_predicted(tmp_path, capsys):
     assert json.loads(target.read_text())["inter_cosine_by_layer"] == told["inter_cosine_by_layer"]
     assert run(["predict", "--checkpoint", at, *SMALL, "--seq-len", "8"]) == 2
     assert "exclude each other" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("step", "is_said"), nightly_except([(0, False), (1, True)], (1, True)))
-def test_theory_of_a_trained_model_says_that_it_is_about_initial_weights(step, is_said, tmp_path, capsys):
-    (tmp_path / "text.txt").write_text("the bird and the river under the sun\n" * 50)
-    train = ["--data", str(tmp_path / "text.txt"), "--tokenizer", "bytes", "--token-cache", str(tmp_path / "tokens")]
-    train += ["--context", "8", "--batch-size", "2", "--steps", "1", "--eval-sequences", "2", "--no-tensorboard"]
-    changed = [word.replace("vocab_size=64", "vocab_size=257") for word in SMALL]
-    assert run(["pretrain", *changed, *train, "--seeds", "1", "--out", str(tmp_path / "run"), "--quiet"]) == 0
-    capsys.readouterr()
-    sizes = ["--num-inputs", "20", "--seq-len", "8", "--theory", "--quiet"]
-    assert run(["probe", "contraction", "--checkpoint", f"{tmp_path}/run@step={step}", *sizes]) == 0
-    assert ("not known to hold them" in capsys.readouterr().out) is is_said

@@ -16,12 +16,11 @@ from bornbiased_jax.cli.main import run
 from bornbiased_jax.folders import MARKER
 from tests.cli.commands import commands
 from tests.robustness.kinds import KINDS
+from tests.robustness.process import TINY, UNTRAINED
 from tests.tiers import nightly_except
 
 MODELS = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
-TINY = "llama-tiny,num_layers=1,num_heads=2,num_kv_heads=2,d_model=16,d_ff=16,vocab_size=257"
 SIZES = ["--num-inputs", "4", "--seq-len", "4", "--quiet"]
-UNTRAINED = ["--model", "llama-tiny", *(word for pair in TINY.split(",")[1:] for word in ("--set", pair))]
 WIDTHS = ["--widths", "16,32", "--steps", "1", "--seeds", "0:2"]
 EDIT = [f"seed:1@{TINY}", "--text", "builtin:prose", "--tokenizer", "bytes", "--length", "8", "--quiet"]
 EDIT += ["--silence", "blocks/1/mlp:3"]
@@ -132,11 +131,11 @@ def test_a_folder_of_other_things_is_refused_and_left_as_it_is(command, foreign,
     assert tree(foreign) == before
 
 
-@pytest.mark.parametrize("command", nightly_except(["probe preference", "export"], "export"))
+@pytest.mark.parametrize("command", nightly_except(["probe preference", "export", "predict figures"], "export"))
 def test_a_new_folder_next_to_other_things_is_all_that_comes(command, foreign):
     before = tree(foreign)
     for _ in range(2):  # the second time it is the command's own
-        assert run([*command.split(), *FOLDERS[command], str(foreign / "new")]) == 0
+        assert run([*words_of(command), str(foreign / "new")]) == 0
         after = tree(foreign)
         assert {name: entry for name, entry in after.items() if name.split("/")[0] != "new"} == before
     assert (foreign / "new" / MARKER).exists()

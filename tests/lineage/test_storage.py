@@ -106,22 +106,6 @@ def test_the_command_keeps_the_storage_and_two_of_them_are_told_apart(tmp_path, 
         assert ("held as float32, the suspect's as bfloat16" in captured.err) == told
 
 
-def test_streaming_has_no_storage(model, tmp_path, capsys):
-    words = [
-        "fingerprint",
-        "--outputs",
-        str(model),
-        "--out",
-        str(tmp_path / "a"),
-        "--stream",
-        "--storage",
-        "bfloat16",
-        *SIZES,
-    ]
-    assert run(words) == 2
-    assert "leave --storage out" in capsys.readouterr().err and not (tmp_path / "a").exists()
-
-
 @pytest.mark.slow
 def test_store_separates_storage_types(model, tmp_path):
     """The chunks of one are not those of the other, whose digest may be the same."""

@@ -228,9 +228,6 @@ def test_commands_stream_and_leave_nothing_behind(tmp_path, monkeypatch, capsys)
 
 
 REFUSED = {
-    f"fingerprint --outputs {TINY} --out a --scratch s": (
-        "--scratch is where --stream keeps hidden states: give --stream too"
-    ),
     f"sinks {TINY} --text builtin:prose --tokenizer bytes --lengths 8 --quantise a8 --stream --scratch s": (
         "quantization needs the weights in memory"
     ),
