@@ -136,21 +136,6 @@ def test_all_changes_and_permuted_neurons_are_found_by_matching_longer_sketches(
 
 
 @pytest.mark.slow
-@pytest.mark.nightly
-def test_permuted_neurons_of_the_width_of_a_7b_model_are_matched_from_checkpoints():
-    """11,008 neurons a block, all of which ``--neurons all`` sketches; two matchings take minutes and 5 GB."""
-    base = "seed:1@llama-tiny,num_layers=1,num_heads=2,d_model=64,d_ff=11008,vocab_size=256"
-    derived = derive(base, [parse_change("permute:8"), parse_change("noise:0.05")], ChangeContext(0, None))
-    suspect = Checkpoint.from_params(derived.cfg, derived.params)
-    verdict = trace(base, suspect, num_permutations=99, neurons="all")
-    assert verdict.verdict == "same-lineage" and verdict.detail["agreement"] > 0.99
-    assert abs(z_of(verdict, TOKEN_NEURONS)) < 4 and z_of(verdict, MATCHED) > 100
-    # Stored subsets say why they cannot be matched.
-    subsets = [fingerprint(source, Settings(neurons=1024)) for source in (base, NativeRoles(suspect))]
-    assert any("1,024 of 11,008 neurons stored" in note for note in auto_verdict(*subsets, QUICK).notes)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("family", nightly_except(["gpt2", "qwen3", "neox", "mixtral"], "neox"))
 def test_rotated_copies_of_every_family_are_found(family):
     rotated = changed(1, "rotate:7 noise:0.1", family)

@@ -135,19 +135,6 @@ def test_a_file_in_another_layout_is_the_same_model(tmp_path):
     assert verdict.detail["identical_weights"] is verdict.detail["identical_outputs"] is False
 
 
-@pytest.mark.nightly
-@pytest.mark.slow
-@pytest.mark.parametrize(("copy", "moved", "identical"), [("relayout", 35, 12), ("transpose", 26, 21)])
-def test_relaid_out_copies_of_a_real_model(reference_model, copy, moved, identical):
-    names = ("stories260K/stories260K.bin", f"stories260K/stories260K_plctlab_{copy}.bin")
-    paths = [reference_model(name) for name in names]
-    x = inputs.random_tokens(200, 16, 512)
-    verdict = compare(*(fp.fingerprint_outputs(open_checkpoint(path), x) for path in paths))
-    assert verdict.verdict == "same-lineage" and "another order" in verdict.reason
-    assert (verdict.detail["reordered_tensors"], verdict.detail["identical_tensors"]) == (moved, identical)
-    assert verdict.detail["identical_weights"] is verdict.detail["identical_outputs"] is False
-
-
 def noisy_to(x_ND, correlation, rng):
     """Coordinates that agree with the given ones by about this much."""
     noise_ND = rng.standard_normal(x_ND.shape)

@@ -1,7 +1,5 @@
 """Initializations searched by seed: the prefix drawn is the initialization's own, how p is distributed."""
 
-import json
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -70,14 +68,6 @@ def test_drawn_entries_equal_initial_weights(name):
     assert {place.path for place in places} == random
 
 
-def test_a_large_matrix_is_drawn_from_its_beginning_too():
-    """Beyond keys.SMALL entries a matrix is drawn as one, below as a vector: the first numbers are the same."""
-    shape = (1 << 10, (keys.SMALL >> 10) + 8)
-    full = keys.normal(keys.init_key(3), shape, 0.02)
-    first = keys.normal(keys.init_key(3), (300,), 0.02)
-    assert np.array_equal(np.asarray(full).ravel()[:300], np.asarray(first))
-
-
 @pytest.mark.slow
 def test_seed_of_descendant_identified_with_runner_up():
     suspect = drifted(initialization(77), initialization(5_000), 0.9)
@@ -88,13 +78,6 @@ def test_seed_of_descendant_identified_with_runner_up():
     # r of a mixture √(1−s²)·W + s·W′ is √(1−s²), here 0.436, within five standard errors.
     n = result.num_entries[1]
     assert abs(result.best.correlation - np.sqrt(1 - 0.81)) < 5 / np.sqrt(n)
-
-
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_the_scheme_of_the_initialization_does_not_matter():
-    suspect = initialization(12, CFG.replace(init="normal-0.02"))
-    assert which_seed(CFG, suspect, range(10, 20)).seed == 12
 
 
 @pytest.mark.slow
@@ -228,25 +211,3 @@ def test_a_range_that_has_no_length_is_refused(capsys, framework):
     call = ["whichseed", "seed:21@llama-tiny,num_layers=1", "--seeds", f"0:{10**20}", "--framework", framework]
     assert run(call) == 2
     assert "is not a range such as 0:1000000" in capsys.readouterr().err
-
-
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_the_command(tmp_path, capsys):
-    settings = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
-    at = f"seed:21@llama-tiny,{','.join(f'{name}={value}' for name, value in SMALL.items())}"
-    target = tmp_path / "found.json"
-    call = ["whichseed", at, "--model", "llama-tiny", *settings, "--seeds", "0:40", "--json", str(target), "--quiet"]
-    assert run(call) == 0
-    report = json.loads(target.read_text())
-    assert report["seed"] == 21 and report["num_seeds"] == 40 and report["p_value"] < 1e-100
-    assert report["runner_up"]["seed"] != 21 and report["corrected_for"] == 2**32
-    assert report["confirmed"]["verdict"] == "same-lineage" and report["confirmed"]["corrected_for"] == 2**32
-    printed = capsys.readouterr().out
-    assert "seed 21" in printed and "confirms it: the initial weights of seed 21" in printed
-    # Without --model initializations have the suspect's own architecture.
-    assert run(["whichseed", at, "--seeds", "30:40", "--quiet"]) == 0
-    assert "not found in its coordinates" in capsys.readouterr().out
-    assert run(["whichseed", at, "--seeds", "a:b"]) == 2
-    assert run(["whichseed", at, "--model", "llama-tiny", "--seeds", "0:4", "--quiet"]) == 2
-    assert "give the suspect's own sizes" in capsys.readouterr().err
