@@ -194,7 +194,7 @@ FIELDS = {
 
 
 def prepared() -> list[tuple[str, str, dict[str, Any]]]:
-    """--json is looked at before the work; that it is written after it, test_json.py says."""
+    """--json is looked at before the work; that it is written after it, the golden set says."""
     return [("--json x.json", "bornbiased_jax.cli.outputs:prepare_json", {"json_file": "x.json"})]
 
 
