@@ -15,16 +15,6 @@ from bornbiased_jax.lineage.scores import neuron_scores
 INITIAL = "seed:3@llama-tiny,num_layers=1,num_heads=2,d_model=16,d_ff=32,vocab_size=32"
 
 
-def test_digest_covers_weights_alone(tmp_path, capsys):
-    assert run(["digest", INITIAL, "--json", str(tmp_path / "digest.json")]) == 0
-    printed = capsys.readouterr().out.strip()
-    opened = open_checkpoint(INITIAL)
-    assert printed == opened.digest() == json.loads((tmp_path / "digest.json").read_text())["digest"]
-    export_hugging_face(opened.cfg, opened.params(), tmp_path / "model")
-    assert run(["digest", str(tmp_path / "model")]) == 0
-    assert capsys.readouterr().out.strip() == printed
-
-
 @pytest.mark.slow
 def test_a_base_committed_to_beforehand(tmp_path, capsys):
     def seedprint(*arguments):

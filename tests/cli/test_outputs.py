@@ -90,17 +90,6 @@ def test_a_sweep_probes_once_for_each_value(command, folder, capsys):
     assert [{**row, "num_layers": 3} for row in alone] == value["records"][2:]
 
 
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_a_sweep_of_predictions_has_a_record_for_each_value(folder, capsys):
-    call = ["predict", *MODEL, "--seq-len", "8", "--json", "swept.json"]
-    assert run([*call, "--sweep", "init=gpt2-scaled,normal-0.02"]) == 0
-    records = json.loads((folder / "swept.json").read_text())["records"]
-    assert [row["init"] for row in records] == ["gpt2-scaled", "normal-0.02"]
-    assert records[0]["inter_cosine_by_layer"] != records[1]["inter_cosine_by_layer"]
-    assert "Theory for gpt2-tiny by init" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("sweep", "words"),
     [

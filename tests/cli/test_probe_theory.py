@@ -67,15 +67,3 @@ def test_an_architecture_without_theory_is_refused_before_anything_is_measured(m
     monkeypatch.setattr("bornbiased_jax.probes.run.probe", lambda *_, **__: pytest.fail("it was measured"))
     assert run(["probe", "preference", *model, "--num-inputs", "60", "--seq-len", "8", "--theory", "--quiet"]) == 2
     assert "theory does not cover num_experts" in capsys.readouterr().err
-
-
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_a_checkpoints_architecture_is_predicted(tmp_path, capsys):
-    target = tmp_path / "told.json"
-    at = f"seed:1@gpt2-tiny,{','.join(f'{name}={value}' for name, value in CHANGES.items())}"
-    assert run(["predict", "--checkpoint", at, "--seq-len", "8", "--json", str(target)]) == 0
-    told = predict(small(), 8, num_inputs=2_000)
-    assert json.loads(target.read_text())["inter_cosine_by_layer"] == told["inter_cosine_by_layer"]
-    assert run(["predict", "--checkpoint", at, *SMALL, "--seq-len", "8"]) == 2
-    assert "exclude each other" in capsys.readouterr().err

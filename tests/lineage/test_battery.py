@@ -77,14 +77,10 @@ def z_of(verdict, evidence):
     ("changes", "evidence", "least"),
     [
         ("noise:1", TOKEN_NEURONS, 40),
-        pytest.param(*("rotate:7 noise:0.1", TOKEN_NEURONS, 100), marks=NIGHTLY),
         # What EVERYTHING below has too.
         pytest.param(*("rotate:7 rescale:3 heads:9 insert-layer:1", TOKEN_NEURONS, 100), marks=NIGHTLY),
         pytest.param(*("repeat-layers:2-3", TOKEN_NEURONS, 100), marks=NIGHTLY),
         pytest.param(*("drop-layers:2 resize-vocab:300 rotate:7", TOKEN_NEURONS, 60), marks=NIGHTLY),
-        pytest.param(*("round:4", TOKEN_NEURONS, 100), marks=NIGHTLY),
-        pytest.param(*("prune:0.5", TOKEN_NEURONS, 100), marks=NIGHTLY),
-        pytest.param(*("merge:" + reference(2) + ":0.5", TOKEN_NEURONS, 40), marks=NIGHTLY),
         ("negate:7", SIGNLESS, 40),
         pytest.param(*("permute:7", SIGNLESS, 40), marks=NIGHTLY),
     ],

@@ -23,7 +23,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.training import list_runs, plot_run, pretrain
 from bornbiased_jax.training.checkpoint import checkpoint_steps, find_steps
 from bornbiased_jax.training.initial import check_initial
-from bornbiased_jax.training.metrics import CSV_FILE, TensorBoardLogger, json_line, read_metrics, resumed_loggers
+from bornbiased_jax.training.metrics import CSV_FILE, TensorBoardLogger, json_line, resumed_loggers
 from bornbiased_jax.training.train import _progress
 from tests.training import small_run
 from tests.training.small_run import losses
@@ -41,25 +41,6 @@ def calm(place):
     """An uninterrupted run of two seeds."""
     config = make(place, "calm", tensorboard=True, eval_every=6, checkpoint_log_spaced=True)
     return config, pretrain(config)
-
-
-@pytest.mark.slow
-def test_metrics(calm):
-    config, summary = calm
-    lines = read_metrics(config.out)
-    assert [line["step"] for line in lines] == list(range(1, 13))
-    for line in lines:
-        assert line["seeds"] == [42, 7] and len(line["loss"]) == len(line["grad_norm"]) == 2
-        assert line["tokens"] == line["step"] * 4 * 16 and line["tokens_per_second"] > 0
-    assert [line["step"] for line in lines if "validation_loss" in line] == [6, 12]
-    # The rate that each update had: half the peak and the peak while warming up, the minimum at the end.
-    peak, floor = config.learning_rate, config.min_learning_rate
-    assert [lines[i]["lr"] for i in (0, 1, 2, 11)] == pytest.approx([peak / 2, peak, peak, floor], rel=1e-6)
-    # An untrained byte model knows nothing: ln 256 = 5.545, give or take its logits' spread.
-    assert lines[0]["loss"] == pytest.approx([np.log(256)] * 2, abs=0.1)
-    assert lines[-1]["loss"][0] < lines[0]["loss"][0]
-    assert summary["loss"] == lines[-1]["loss"] and summary["finished"] and summary["mode"] == "map"
-    assert summary["validation_loss"] == lines[-1]["validation_loss"]
 
 
 def test_resumed_run_has_one_event_file_with_every_step_once(tmp_path):
@@ -161,17 +142,10 @@ def test_checkpoints_and_listing(calm):
 
 
 @pytest.mark.slow
-def test_step_zero_equals_initial_weights(calm):
-    config, summary = calm
-    names = ("num_layers", "num_heads", "d_model", "d_ff", "vocab_size")
-    fields = ",".join(f"{name}={getattr(CFG, name)}" for name in names)
-    for seed in (42, 7):
-        initialization = open_checkpoint(f"seed:{seed}@llama-tiny,{fields}")
-        start = open_checkpoint(f"{config.out}@seed={seed},step=0")
-        assert start.cfg == initialization.cfg and start.digest() == initialization.digest()
-        assert start.is_initial
-        end = open_checkpoint(f"{config.out}@seed={seed}")
-        assert end.info["step"] == 12 and not end.is_initial and end.digest() == summary["digests"][str(seed)]
+def test_step_zero_alone_is_initial_and_has_the_tokenizer(calm):
+    config, _ = calm
+    start, end = (open_checkpoint(f"{config.out}@seed=42{step}") for step in (",step=0", ""))
+    assert start.is_initial and not end.is_initial and end.info["step"] == 12
     assert start.tokenizer.decode(start.tokenizer.encode("héllo")) == "héllo"
 
 
@@ -183,38 +157,6 @@ def test_missing_seed_or_step_named(calm, place):
         open_checkpoint(f"{config.out}@seed=1")
     with pytest.raises(InputError, match="step 3: it has 0, 1, 2, 4"):
         open_checkpoint(f"{config.out}@seed=7,step=3")
-
-
-@pytest.mark.slow
-def test_data_seed_is_not_the_init_seed(calm, place, signal_at):
-    other = make(place, "other", data_seed=1)
-    signal_at(1)
-    pretrain(other)
-    config, _ = calm
-    assert losses(other.out)[0][1] != losses(config.out)[0][1]
-    initializations = [open_checkpoint(f"{run.out}@seed=42,step=0").digest() for run in (config, other)]
-    assert initializations[0] == initializations[1]
-
-
-@pytest.mark.slow
-@pytest.mark.as_users
-def test_sigterm_saves_and_the_same_command_goes_on(calm, place, signal_at):
-    """The signal comes in the middle of a step; the run saves, stops, and resumed ends as if nothing had been."""
-    config, summary = calm
-    stopped = make(place, "stopped", eval_every=6, checkpoint_log_spaced=True)
-    signal_at(7)
-    first = pretrain(stopped)
-    assert first["step"] == 7 and not first["finished"]
-    assert find_steps(Path(stopped.out))[-1] == 7
-    # What a kill may leave behind: a line of a step that will be done again, and half a line.
-    with (Path(stopped.out) / "metrics.jsonl").open("a") as stream:
-        stream.write(json.dumps({"step": 8, "loss": [0.0, 0.0]}) + '\n{"step": 9, "lo')
-    second = pretrain(stopped)
-    assert second["resumed_from"] == 7 and second["finished"]
-    assert losses(stopped.out) == losses(config.out)
-    assert second["digests"] == summary["digests"]
-    third = pretrain(stopped)
-    assert third["resumed_from"] == 12 and third["digests"] == summary["digests"]
 
 
 def test_a_run_in_a_thread_leaves_signals_alone(calm):
