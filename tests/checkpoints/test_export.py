@@ -160,10 +160,6 @@ def test_the_file_keeps_the_type_of_the_weights(dtype, tmp_path):
         ("qwen3-tiny", dict(qk_norm_scope="projection"), "qk_norm_scope"),
         ("olmo2-tiny", dict(window=4), "window"),
         ("llama-tiny", dict(sink_logit="learned"), "sink_logit"),
-        ("llama-tiny", dict(attention_kernel="sigmoid"), "attention_kernel"),
-        ("llama-tiny", dict(positional_scale="amplify"), "positional_scale"),
-        ("llama-tiny", dict(head_norm=True), "head_norm"),
-        ("llama-tiny", dict(output_gate="headwise"), "output_gate"),
     ],
 )
 def test_export_of_field_without_transformers_class_refused(name, changes, field, tmp_path):

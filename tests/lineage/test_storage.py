@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.streamed import write_model
+from bornbiased_jax import io
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.config import preset
@@ -92,8 +93,10 @@ def _params(cfg):
 def test_the_command_keeps_the_storage_and_two_of_them_are_told_apart(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for seed, storage in ((1, "float32"), (1, "bfloat16"), (2, "bfloat16")):
-        words = [f"seed:{seed}@{SMALL}", "--storage", storage, "--out", f"{seed}{storage}"]
+        words = [f"seed:{seed}@{SMALL}", "--storage", storage, "--out", f"{seed}{storage}", "--json", "facts.json"]
         assert run(["fingerprint", "--outputs", *words, *SIZES]) == 0
+        # A digest of the file is a commitment.
+        assert json.loads((tmp_path / "facts.json").read_text())["digest"] == io.sha256(f"{seed}{storage}")
     assert load_outputs("1bfloat16").storage == "bfloat16" and load_outputs("1float32").storage == "float32"
     assert run(["fingerprint", "--outputs", f"seed:1@{SMALL}", "--out", "plain", *SIZES]) == 0
     assert (tmp_path / "plain").read_bytes() == (tmp_path / "1float32").read_bytes()

@@ -7,7 +7,6 @@ import dataclasses
 import errno
 import json
 import os
-import re
 import shutil
 import sys
 import types
@@ -198,28 +197,13 @@ def test_resume_with_changed_logging_settings(calm, place, monkeypatch):
         pretrain(dataclasses.replace(other, data="builtin:code"))
 
 
-def test_runs_are_listed_next_to_a_corrupted_one(calm, tmp_path, capsys):
-    config, _ = calm
-    shutil.copytree(config.out, tmp_path / "good")
-    (tmp_path / "bad").mkdir()
-    (tmp_path / "bad" / "run.json").write_text('{"a": 1}')
-    assert [run["path"] for run in list_runs(tmp_path)] == [str(tmp_path / "good")]
-    assert "left out" in capsys.readouterr().err
-    with pytest.raises(InputError, match="has no field 'config'"):
-        list_runs(tmp_path / "bad")
-
-
 DAMAGED_METRICS = {
     "bytes": lambda line: b"\xff\xfe\x00",
-    "torn": lambda line: line[:-9],
-    "no loss": lambda line: line.replace(b'"loss"', b'"lose"', 1),
     "a word": lambda line: line.replace(b'"step": 3', b'"step": "3"'),
-    "a number less": lambda line: re.sub(rb'"grad_norm": \[[^]]*\]', b'"grad_norm": []', line),
-    "nested": lambda line: b"[" * 100_000,
 }
 
 
-@pytest.mark.parametrize("damage", nightly_except(DAMAGED_METRICS, "bytes", "a word", "nested"))
+@pytest.mark.parametrize("damage", DAMAGED_METRICS)
 def test_damaged_metrics_are_named_and_break_nothing_else(calm, tmp_path, capsys, damage):
     config, summary = calm
     for name in ("good", "bad"):
