@@ -626,27 +626,6 @@ def test_mlps_that_repeat_in_both_models_are_permuted_jointly(repeated):
     assert max(abs(row["z"]) for row in verdict.detail["tests"] if row["z"] is not None) < 4
 
 
-@pytest.mark.slow
-@pytest.mark.nightly
-def test_p_of_unrelated_models_is_calibrated():
-    """190 pairs of initializations: no verdict at 1e-2, and z of each piece of evidence about standard normal."""
-    prints = []
-    for seed in range(20):
-        cfg, arrays = drawn(seed)
-        prints.append(of_params(cfg, models.unflatten(arrays)))
-    z_by_evidence: dict[str, list[float]] = {}
-    verdicts = []
-    for base, suspect in itertools.combinations(prints, 2):
-        verdict = auto_verdict(base, suspect, Options(alpha=0.01, num_permutations=199))
-        verdicts.append(verdict.verdict)
-        for row in verdict.detail["tests"]:
-            z_by_evidence.setdefault(row["name"], []).append(row["z"])
-    assert verdicts.count("same-lineage") <= 7
-    for evidence, values in z_by_evidence.items():
-        assert abs(np.mean(values)) < 0.35, evidence
-        assert 0.75 < np.std(values) < 1.25, evidence
-
-
 def test_blocks_with_a_gate_and_blocks_without_one_are_paired():
     def without_gate(model):
         component = model.components["language"]

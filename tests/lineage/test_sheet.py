@@ -133,15 +133,6 @@ def test_the_packaged_ranges_are_those_of_the_committed_record():
         assert all(row == sorted(row) and len(row) == len(QUANTILES) for row in by_kind.values())
 
 
-def test_unrelated_models_of_the_record_look_alike_by_popular_statistics():
-    """The cosines and correlations that disputes were argued with are near 1 between models that share nothing."""
-    medians = {key: {kind: row[2] for kind, row in by_kind.items()} for key, by_kind in
-               committed("evidence_sheet", "laptop")["result"]["statistics"].items()}  # fmt: skip
-    for kind in KINDS[:3]:
-        assert medians["norm_cosine"][kind] > 0.9 and medians["spectra"][kind] > 0.9
-    assert all(abs(value) < 0.1 for value in medians["embedding_cosine"].values())
-
-
 def test_synthetic_norm_scales_of_two_releases_show_why_a_cosine_of_99_percent_is_no_evidence():
     profiles = json.loads(NORM_SCALES.read_text())
     assert profiles["about"].startswith("Synthetic") and all("synthetic" in name for name in profiles["releases"])
@@ -175,14 +166,6 @@ def test_the_sheet_stands_at_the_end_of_a_page_and_changes_no_verdict(tmp_path, 
     page = (tmp_path / "page.html").read_text()
     assert "What is this evidence worth?" in page and STATISTICS["norm_cosine"].worth in page
     assert "Other sizes have other ranges" in page and "two releases (synthetic)" in page
-
-
-@pytest.mark.slow
-def test_a_stored_fingerprint_has_no_sheet(tmp_path):
-    stored = str(tmp_path / "a.fingerprint")
-    assert run(["fingerprint", f"seed:1@{SMALL}", "--out", stored, "--quiet"]) == 0
-    assert run(["seedprint", stored, f"seed:2@{SMALL}", "--quiet", "--page", str(tmp_path / "page.html")]) == 0
-    assert "What is this evidence worth?" not in (tmp_path / "page.html").read_text()
 
 
 def calibrated(seed, width=64, **changes):

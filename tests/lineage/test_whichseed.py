@@ -20,7 +20,7 @@ from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.seed_search import SearchOptions
 from bornbiased_jax.lineage.weights_verdict import single_verdict
 from bornbiased_jax.parameters import flatten, parameter_table, unflatten
-from tests.fixtures.engines import PicklingExecutor, elsewhere
+from tests.fixtures.engines import PicklingExecutor
 from tests.tiers import nightly_except
 
 SMALL = dict(num_layers=2, num_heads=2, d_model=32, d_ff=64, vocab_size=64)
@@ -128,43 +128,6 @@ def test_the_p_of_one_seed_follows_the_t_distribution():
     own = whichseed._decide(CFG, suspect, [1])[0]
     expected = np.log10(stats.norm.sf(5.0)) + 32 * np.log10(2)
     assert own.log10_p < expected
-
-
-def ranges_in(folder):
-    return {path.name: path.read_bytes() for path in folder.rglob("*.npz")}
-
-
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_interrupted_seed_search_resumes(tmp_path, monkeypatch):
-    monkeypatch.setattr(seed_search, "CHUNK", 32)
-    suspect, folder = drifted(initialization(150), initialization(151_000), 0.8), tmp_path / "kept"
-    full = which_seed(CFG, suspect, range(10, 200))
-    steps = []
-
-    def stop(count):
-        steps.append(count)
-        if len(steps) == 5:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        which_seed(CFG, suspect, range(10, 200), SearchOptions(range_size=64), resume=folder, advance=stop)
-    done = len(ranges_in(folder))
-    assert 1 <= done <= 3
-    steps.clear()
-    again = which_seed(CFG, suspect, range(10, 200), SearchOptions(range_size=64), resume=folder, advance=steps.append)
-    assert again == full and again.seed == 150 and 0 < sum(steps) < 190
-    before = ranges_in(folder)
-    assert sorted(before) == [f"seed0-inputs{a}-{b}.npz" for a, b in ((10, 64), (128, 192), (192, 200), (64, 128))]
-    # Another search takes over whole ranges; a longer one goes on; another suspect has chunks of its own.
-    steps.clear()
-    longer = which_seed(CFG, suspect, range(0, 230), SearchOptions(range_size=64), resume=folder, advance=steps.append)
-    assert longer == which_seed(CFG, suspect, range(0, 230)) and sum(steps) == 64 + 38
-    assert which_seed(CFG, initialization(3), range(0, 230), SearchOptions(range_size=64), resume=folder).seed == 3
-    there = which_seed(
-        CFG, suspect, range(10, 200), SearchOptions(range_size=64), resume=tmp_path / "there", engine=elsewhere
-    )
-    assert there == full and ranges_in(tmp_path / "there") == before
 
 
 def test_a_suspect_that_is_not_the_page_s_is_refused(tmp_path):

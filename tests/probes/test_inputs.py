@@ -3,11 +3,9 @@
 import json
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bornbiased_jax import keys
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.layers import PRECISIONS
@@ -264,12 +262,6 @@ def test_documents_of_a_file_are_set_apart_by_a_trained_tokenizer(tmp_path):
     decoded = tokenizer.decode(result.batch(0, 10).ravel())
     assert decoded.count("<|endoftext|>") > 3
     assert "<|endoftext|>".join(articles).startswith(decoded)
-
-
-def test_inputs_use_their_own_stream_of_the_seed():
-    n = jnp.uint32(0)
-    drawn = jax.random.randint(jax.random.fold_in(keys.init_key(7), n), (6,), 0, 1000, jnp.int32)
-    assert not np.array_equal(random_tokens(1, 6, 1000, seed=7).batch(0, 1)[0], drawn)
 
 
 def test_input_kind_recorded_in_entry():
