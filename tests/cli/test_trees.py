@@ -1,7 +1,6 @@
 """Whatever a command writes, what lay there before stays: files, links, pipes and devices of other people."""
 
 import base64
-import json
 import os
 import re
 import stat
@@ -225,24 +224,3 @@ def test_a_disk_that_fills_at_any_step_leaves_old_files_whole(command, tmp_path,
         assert not any(name.endswith(".part") for name in tree(tmp_path))
         steps += 1
     assert steps > 0
-
-
-def test_a_probe_goes_on_after_a_full_disk(tmp_path, monkeypatch, capsys):
-    """Results of before are used, and a half-written one is not taken as complete."""
-    call = ["probe", "preference", *UNTRAINED, *SIZES, "--seeds", "0:3", "--json"]
-    assert run([*call, str(tmp_path / "calm.json"), "--resume", str(tmp_path / "calm")]) == 0
-    real, left = os.fsync, 5
-
-    def full(descriptor):
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise OSError(28, "No space left on device")
-        real(descriptor)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", full)
-        assert run([*call, str(tmp_path / "late.json"), "--resume", str(tmp_path / "late")]) == 2
-    assert run([*call, str(tmp_path / "late.json"), "--resume", str(tmp_path / "late")]) == 0
-    calm, late = (json.loads((tmp_path / f"{name}.json").read_text())["records"] for name in ("calm", "late"))
-    assert calm == late

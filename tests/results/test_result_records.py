@@ -1,7 +1,6 @@
 """Results in Python: the records hold what commands write, say it, show it and draw it."""
 
 import dataclasses
-import json
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -69,15 +68,7 @@ def test_a_single_position_has_no_cosine_within_a_sequence():
     assert predict(CFG, 1)["intra_cosine_by_layer"] == undefined_by_block
 
 
-KEYS = {
-    "preference": {"records"},
-    "contraction": {"records"},
-    "lineage": {"verdict", "reason", "p_value", "base_digest", "suspect_digest", "committed", "models"},
-    "sinks": {"sink_rate"},
-    "intervention": {"sink_rate", "by_block", "loss", "before", "interventions"},
-    "training": {"out", "step", "finished", "loss"},
-}
-KINDS = list(KEYS)
+KINDS = ["preference", "contraction", "lineage", "sinks", "intervention", "training"]
 
 
 class Text(HTMLParser):
@@ -124,12 +115,6 @@ def test_a_result_draws_itself_without_pyplot(made, kind):
     assert shown.startswith(b"\x89PNG") and shown == made[kind].plot()._repr_png_() and len(shown) < 60_000
     assert all(ax.get_xlabel() or ax.get_ylabel() for ax in figure.axes)
     assert ("matplotlib.pyplot" in sys.modules) is requests
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_to_json_has_the_keys_that_the_command_writes(made, kind):
-    assert KEYS[kind] <= set(json.loads(json.dumps(made[kind].to_json(), allow_nan=False)))
 
 
 @pytest.mark.slow
