@@ -48,13 +48,6 @@ def test_a_sequence_depends_on_its_seed_and_index_alone(kind):
     assert not np.array_equal(RANDOM[kind](64, 8).batch(0, 64), full)
 
 
-def test_shapes_and_types():
-    tokens, vectors = random_tokens(5, 12, 1000), gaussian(5, 12, 16)
-    assert tokens.batch(1, 4).shape == (3, 12) and tokens.batch(1, 4).dtype == np.int32
-    assert vectors.batch(1, 4).shape == (3, 12, 16) and vectors.batch(1, 4).dtype == np.float32
-    assert isinstance(tokens.batch(0, 1), np.ndarray)
-
-
 def test_random_tokens_are_uniform():
     vocab_size, result = 97, random_tokens(1000, 100, 97)
     x_NT = result.batch(0, 1000)

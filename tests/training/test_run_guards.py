@@ -27,7 +27,7 @@ from bornbiased_jax.training.metrics import read_metrics
 from bornbiased_jax.training.optimizer import make_optimizer
 from bornbiased_jax.training.program import abstract_state
 from tests.tiers import nightly_except
-from tests.training.small_run import CFG, make, words
+from tests.training.small_run import CFG, flip, make, words
 
 pytestmark = pytest.mark.slow
 
@@ -48,15 +48,6 @@ def copied(calm, name):
 
 def content(folder):
     return {path: path.read_bytes() for path in sorted(Path(folder).rglob("*")) if path.is_file()}
-
-
-def flip(folder):
-    """Damage everything of some size in a folder."""
-    for file in Path(folder).rglob("*"):
-        if file.is_file() and file.stat().st_size > 1000:
-            data = bytearray(file.read_bytes())
-            data[len(data) // 2] ^= 0xFF
-            file.write_bytes(data)
 
 
 # Checkpoints that cannot be read
@@ -193,6 +184,7 @@ def test_resume_with_changed_logging_settings(calm, place, monkeypatch):
     assert pretrain(other)["resumed_from"] == 6
     with pytest.raises(InputError, match="does not exist"):
         pretrain(make(place, "new", data=str(moved)))
+    assert not (place / "new").exists()
     with pytest.raises(InputError, match="data had other content"):
         pretrain(dataclasses.replace(other, data="builtin:code"))
 
