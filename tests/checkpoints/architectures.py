@@ -1,7 +1,11 @@
 """Tiny models of public architectures, as transformers itself configures them: the sizes of each."""
 
+import json
+import shutil
+
 import numpy as np
 import pytest
+import safetensors.numpy
 
 transformers = pytest.importorskip("transformers")
 
@@ -280,3 +284,33 @@ def named_as_internlm2(tensors, config):
         parts = [part.reshape(groups, -1, width) for part in (query, key, value)]
         renamed[f"{place}.attention.wqkv.weight"] = np.concatenate(parts, axis=1).reshape(-1, width)
     return renamed
+
+
+def write_model(name, folder, seed, scale=4):
+    """Write an initialization as transformers draws it with this seed; return its folder."""
+    pytest.importorskip("torch").manual_seed(seed)
+    auto_class(name).from_config(transformers_config(name, scale=scale)).save_pretrained(folder)
+    return folder
+
+
+def tensors_of(folder):
+    """The tensors of a folder's one file."""
+    return safetensors.numpy.load_file(folder / "model.safetensors")
+
+
+def with_tensors(folder, place, tensors, **settings):
+    """Write a model of the folder's configuration, but for these settings, and other tensors."""
+    shutil.copytree(folder, place)
+    config = json.loads((folder / "config.json").read_text())
+    (place / "config.json").write_text(json.dumps(config | settings))
+    safetensors.numpy.save_file(tensors, place / "model.safetensors", {"format": "pt"})
+    return place
+
+
+def noisy(tensors, fraction=0.1):
+    """Return tensors with noise of a fraction of their standard deviation; norms have none, and get noise of 0.01."""
+    rng = np.random.default_rng(0)
+    return {
+        name: array + np.float32(fraction * (array.std() or 0.1)) * rng.standard_normal(array.shape, np.float32)
+        for name, array in tensors.items()
+    }

@@ -20,7 +20,6 @@ from bornbiased_jax.init import init_seed
 from bornbiased_jax.parameters import flatten, parameter_table, unflatten
 from bornbiased_jax.text.bpe import train_bpe
 from bornbiased_jax.text.byte_level import ByteTokenizer
-from bornbiased_jax.training import PretrainConfig, pretrain
 
 SMALL = dict(num_layers=3, d_model=32, d_ff=24, num_heads=4, vocab_size=300)
 HF = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
@@ -249,38 +248,6 @@ def test_hugging_face_directories(family):
 def test_untrained_models_are_drawn_parameter_by_parameter():
     reader = assert_reads_the_same("seed:7@gpt2-tiny,num_layers=2,d_model=16,num_heads=2,d_ff=24,vocab_size=60")
     assert reader.is_initial and reader.seed == 7
-
-
-def test_trained_models(reference_model):
-    for name in ("llama2xs/model.bin", "stories260K/stories260K.bin"):
-        assert not assert_reads_the_same(reference_model(name)).is_initial
-
-
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_runs_are_read_one_parameter_at_a_time(tmp_path):
-    cfg = preset("llama-tiny", num_layers=2, d_model=16, num_heads=2, d_ff=24, vocab_size=256)
-    settings = dict(steps=1, batch_size=2, context=8, tensorboard=False, token_cache=str(tmp_path / "cache"))
-    pretrain(PretrainConfig(cfg, "builtin:prose", str(tmp_path / "run"), seeds=(1, 2), **settings))
-    for seed in (1, 2):
-        reader = assert_reads_the_same(f"{tmp_path / 'run'}@seed={seed}")
-        assert not reader.is_initial and reader.seed == seed
-    assert open_checkpoint(f"{tmp_path / 'run'}@seed=1,step=0").is_initial
-    with pytest.raises(InputError, match="has seeds 1, 2"):
-        open_checkpoint(tmp_path / "run")
-
-
-def test_corrupted_tensor_refused_at_reading(tmp_path):
-    opened = open_checkpoint("seed:1@llama-tiny,num_layers=1,d_model=16,num_heads=2,d_ff=24,vocab_size=60")
-    flat = flatten(opened.params())
-    broken = np.array(flat["blocks/mlp/up/kernel"])
-    broken[0, 3, 4] = np.nan
-    opened.params()["blocks"]["mlp"]["up"]["kernel"] = broken
-    export_hugging_face(opened.cfg, opened.params(), tmp_path / "hf")
-    reader = open_checkpoint(tmp_path / "hf")
-    reader.read("blocks/mlp/down/kernel", 0)
-    with pytest.raises(InputError, match="up_proj.*holds NaN"):
-        reader.read("blocks/mlp/up/kernel", 0)
 
 
 def test_parameter_absent_from_architecture_refused():

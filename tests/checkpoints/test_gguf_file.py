@@ -42,26 +42,6 @@ def initial(name, **changes):
 
 
 @pytest.mark.parametrize(
-    "name, architecture, changes",
-    [
-        ("llama-tiny", "llama", dict(num_kv_heads=2, rope_theta=1e5)),
-        ("llama-tiny", "llama", dict(tie_embeddings=True, head_dim=32, norm_eps=1e-6)),
-        ("llama-tiny", "llama", dict(bias=True)),
-        ("qwen-tiny", "qwen2", dict(num_kv_heads=1)),
-        ("qwen3-tiny", "qwen3", dict(num_kv_heads=2, head_dim=8)),
-    ],
-)
-def test_float_files_give_back_every_bit(tmp_path, name, architecture, changes):
-    cfg, params = initial(name, **changes)
-    path = write(tmp_path / "model.gguf", cfg, params, tmp_path / "hf", architecture=architecture)
-    checkpoint = open_checkpoint(path)
-    assert checkpoint.cfg.replace(init=cfg.init) == cfg
-    assert checkpoint.digest() == open_checkpoint(tmp_path / "hf").digest()
-    for leaf_path, leaf in flatten(checkpoint.params()).items():
-        np.testing.assert_array_equal(np.asarray(leaf), np.asarray(flatten(params)[leaf_path]), err_msg=leaf_path)
-
-
-@pytest.mark.parametrize(
     "architecture, name", [("llama", "llama-tiny"), ("qwen2", "qwen-tiny"), ("qwen3", "qwen3-tiny")]
 )
 def test_gguf_rope_base_defaults_to_10000(architecture, name, tmp_path, monkeypatch):
@@ -108,8 +88,9 @@ UNSAID = {
 @pytest.mark.parametrize(
     "name",
     """
-    cohere gemma gemma2 gemma3_text glm4 glm4-no-bias gpt2 gpt2-untied-half gpt_neox gpt_neox-sequential granite mixtral
-    olmo olmo2 olmo2-biases phi3 phi3-partial qwen2_moe qwen3_moe qwen3_moe-normalized smollm3 starcoder2
+    cohere gemma gemma2 gemma3_text glm4 glm4-no-bias gpt2 gpt2-untied-half gpt_neox gpt_neox-sequential granite llama
+    llama-biases mixtral olmo olmo2 olmo2-biases phi3 phi3-partial qwen2 qwen2_moe qwen3 qwen3_moe qwen3_moe-normalized
+    smollm3 starcoder2
     """.split(),
 )
 def test_models_of_transformers_come_back_from_gguf_files(tmp_path, name):
@@ -190,28 +171,6 @@ def test_transformers_reads_the_same_model_from_a_gguf_file(tmp_path, name):
         expected = theirs(torch.tensor(tokens_BT)).logits.numpy()
     error = np.abs(np.asarray(apply(ours.cfg, ours.params(), tokens_BT).logits_BTV) - expected).max()
     assert error <= 1e-5 * expected.std()
-
-
-@pytest.mark.parametrize("kind, steps", [("Q8_0", 127), ("Q4_1", 15), ("Q4_0", 8), ("Q5_1", 31)])
-def test_quantized_tensors_come_back_within_a_step(tmp_path, kind, steps):
-    """A block of 32 shares one step: its largest magnitude, or its range, over the number of steps.
-
-    Rounding errs by half a step (a whole one at the clipped end of Q4_0); the step itself is float16, so that
-    the largest code carries up to steps × 2⁻¹¹ of error more.
-    """
-    cfg, params = initial("llama-tiny")
-    path = write(tmp_path / "model.gguf", cfg, params, tmp_path / "hf", kind=kind)
-    kernel = np.asarray(open_checkpoint(path).params()["blocks"]["mlp"]["up"]["kernel"])
-    exact = np.asarray(params["blocks"]["mlp"]["up"]["kernel"])
-    blocks = np.swapaxes(exact, -1, -2).reshape(-1, 32)
-    error = np.swapaxes(np.abs(kernel - exact), -1, -2).reshape(-1, 32)
-    ranged = kind.endswith("1")
-    size = np.ptp(blocks, axis=1) if ranged else np.abs(blocks).max(axis=1)
-    offset = np.abs(blocks).max(axis=1) * 2.0**-11 if ranged else 0.0
-    step = size / steps
-    bound = step * ((1.0 if kind == "Q4_0" else 0.5) + steps * 2.0**-11) + offset
-    assert np.all(error <= bound[:, None] * (1 + 1e-5))
-    assert error.max() > 0
 
 
 def _llama3_divisors(head_dim, factor, positions):
@@ -413,21 +372,15 @@ def test_smollm2_opens_with_its_tokenizer():
     assert checkpoint.tokenizer.vocab_size == 49_152
 
 
-def test_reading_tensor_by_tensor_dequantizes_and_unpairs(tmp_path):
-    cfg = preset("llama-tiny", **SIZES)
-    write(tmp_path / "m.gguf", cfg, init_seed(cfg, 4), tmp_path / "hf", kind="Q8_0")
-    reader, flat = open_checkpoint(tmp_path / "m.gguf"), flatten(open_checkpoint(tmp_path / "m.gguf").params())
-    for path in ("blocks/attention/query/kernel", "blocks/attention/key/kernel", "blocks/mlp/down/kernel"):
-        np.testing.assert_array_equal(reader.read(path, 1), np.asarray(flat[path])[1])
-    np.testing.assert_array_equal(reader.read("head/kernel"), np.asarray(flat["head/kernel"]))
-
-
 @pytest.mark.parametrize("kind", ["F32", "F16", "Q8_0", "Q4_1"])
 def test_the_first_rows_need_the_first_blocks_alone(tmp_path, monkeypatch, kind):
     """Along either axis of the file, for a matrix that is decoded a few rows at a time."""
     monkeypatch.setattr(gguf_file, "_CHUNK", 200)
     cfg, params = initial("llama-tiny")
     reader = open_checkpoint(write(tmp_path / "model.gguf", cfg, params, tmp_path / "hf", kind=kind))
+    flat = flatten(reader.params())
     for path, layer in (("embed/embedding", None), ("head/kernel", None), ("blocks/attention/query/kernel", 1)):
+        whole = np.asarray(flat[path])
+        np.testing.assert_array_equal(reader.read(path, layer), whole if layer is None else whole[layer])
         for rows in (1, 33, 5000):
             np.testing.assert_array_equal(reader.read(path, layer, rows=rows), reader.read(path, layer)[:rows])

@@ -361,8 +361,9 @@ def test_truncated_files_are_refused(copy, keep):
     text = b"these are not the weights you are looking for\n" * 99
     path.write_bytes(text if keep == "text" else path.read_bytes()[:keep])
     words = "is no safetensors file .*: save the model again" if keep == "text" else "is cut short: fetch it again"
-    with pytest.raises(InputError, match=f"model.safetensors.* {words}"):
-        open_checkpoint(path.parent)
+    for call in (open_checkpoint, read_by_role):
+        with pytest.raises(InputError, match=f"model.safetensors.* {words}"):
+            call(path.parent)
 
 
 @pytest.mark.parametrize(
@@ -377,8 +378,9 @@ def test_corrupted_shards_are_refused_by_name(copy, damage, words):
         (folder / "model.safetensors.index.json").write_text('{"weight_map": []}')
     else:
         shutil.copy(first, second)
-    with pytest.raises(InputError, match=words.format(second.name)):
-        open_checkpoint(folder)
+    for call in (open_checkpoint, read_by_role):
+        with pytest.raises(InputError, match=words.format(second.name)):
+            call(folder)
 
 
 class Bomb:

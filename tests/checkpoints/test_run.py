@@ -74,15 +74,6 @@ def recorded(read, references):
     return wrapped
 
 
-@pytest.mark.slow
-def test_each_seed_has_its_own_weights(tmp_path):
-    run = save_run(tmp_path / "run")
-    for seed in SEEDS:
-        weights, expected = flatten(open_checkpoint(f"{run}@seed={seed}").params()), flatten(init_seed(CFG, seed))
-        for path, leaf in expected.items():
-            np.testing.assert_array_equal(weights[path], leaf)
-
-
 def swapped(sums):
     """The right checksums of the right leaves in another order."""
     sums = sums.copy()

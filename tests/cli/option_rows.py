@@ -194,7 +194,7 @@ FIELDS = {
 
 
 def prepared() -> list[tuple[str, str, dict[str, Any]]]:
-    """--json is looked at before the work; that it is written after it, test_json.py says."""
+    """--json is looked at before the work; that it is written after it, the golden set says."""
     return [("--json x.json", "bornbiased_jax.cli.outputs:prepare_json", {"json_file": "x.json"})]
 
 
@@ -460,7 +460,11 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
 # Options that exclude another one of the shortest call.
 SKETCHED = "fingerprint model.gguf --out a.fingerprint"
 INSTEAD = {
-    ("predict", "--checkpoint"): ("predict --checkpoint model.gguf --seq-len 8", OPEN, {"ref": "model.gguf"}),
+    ("predict", "--checkpoint"): (
+        "predict --checkpoint model.gguf --seq-len 8",
+        PREDICT,
+        {"cfg": preset("gpt2-tiny")},
+    ),
     ("probe preference", "--checkpoint"): (
         f"probe preference --checkpoint model.gguf {SIZES}",
         "bornbiased_jax.probes.subject:from_weights",

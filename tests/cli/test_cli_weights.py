@@ -24,15 +24,6 @@ def suspect(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_hidden_from_every_order_of_labels_and_found_by_matching(seedprint, suspect):
-    for labels in ("coordinates", "units"):
-        plain = seedprint(f"seed:7{INITIAL}", suspect, "--test", "weights", "--labels", labels)
-        assert (plain["verdict"], plain["labels"], plain["align"]) == ("unrelated", labels, "none")
-    assert plain["alpha"] == 1e-4 and plain["by_module"][0]["module"] == "embed"
-    assert seedprint(f"seed:8{INITIAL}", suspect)["verdict"] == "unrelated"
-
-
-@pytest.mark.slow
 def test_choices_are_labeled(seedprint, suspect):
     chosen = seedprint(f"seed:7{INITIAL}", suspect, "--test", "weights", "--labels", "units", "--alpha", "0.01")
     assert chosen["exploratory"] == ["alpha = 0.01", "labels = units"]

@@ -51,13 +51,6 @@ def test_every_number_has_a_range():
             )
 
 
-def test_every_option_has_help():
-    """No option is left to be guessed."""
-    for path, command in commands().items():
-        for parameter in command.params:
-            assert isinstance(parameter, click.Argument) or parameter.help, f"{path} {parameter.opts[0]} has no help"
-
-
 def value_of(arguments: dict[str, Any], path: str) -> Any:
     """``a.b`` of the bound arguments; extra keywords count as arguments."""
     name, *rest = path.split(".")

@@ -64,25 +64,12 @@ def test_csv_figures_and_page_show_the_result(name, folder, capsys):
 
 
 @pytest.mark.parametrize("name", CALLS)
-@pytest.mark.parametrize("option", ["--csv", "--figures", "--page"])
+@pytest.mark.parametrize("option", ["--csv", "--figures", "--page", "--json"])
 def test_a_place_that_cannot_be_written_is_refused_before_the_work(name, option, folder, capsys):
     (folder / "file").write_text("")
-    assert run([*CALLS[name][0][:2], *CALLS[name][0][2:], option, "file/below"]) == 2
+    assert run([*CALLS[name][0], option, "file/below"]) == 2
     printed = capsys.readouterr()
     assert "file" in printed.err and printed.err.count("\n") == 1 and not printed.out
-
-
-@pytest.mark.slow
-def test_figures_leave_a_folder_of_others_alone(folder, capsys):
-    (folder / "mine").mkdir()
-    (folder / "mine" / "notes.txt").write_text("kept")
-    call = [*CALLS["preference"][0], "--figures", "mine"]
-    assert run(call) == 2
-    assert "notes.txt" in capsys.readouterr().err
-    assert run([*call, "--overwrite"]) == 0 and (folder / "mine" / "notes.txt").read_text() == "kept"
-    # A folder that it alone drew into is drawn into again.
-    (folder / "mine" / "notes.txt").unlink()
-    assert run(call) == 0
 
 
 @pytest.mark.slow
@@ -101,17 +88,6 @@ def test_a_sweep_probes_once_for_each_value(command, folder, capsys):
     assert run([*call[:-1], "alone.json", "--set", "num_layers=3"]) == 0
     alone = json.loads((folder / "alone.json").read_text())["records"]
     assert [{**row, "num_layers": 3} for row in alone] == value["records"][2:]
-
-
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_a_sweep_of_predictions_has_a_record_for_each_value(folder, capsys):
-    call = ["predict", *MODEL, "--seq-len", "8", "--json", "swept.json"]
-    assert run([*call, "--sweep", "init=gpt2-scaled,normal-0.02"]) == 0
-    records = json.loads((folder / "swept.json").read_text())["records"]
-    assert [row["init"] for row in records] == ["gpt2-scaled", "normal-0.02"]
-    assert records[0]["inter_cosine_by_layer"] != records[1]["inter_cosine_by_layer"]
-    assert "Theory for gpt2-tiny by init" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

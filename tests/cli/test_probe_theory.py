@@ -67,29 +67,3 @@ def test_an_architecture_without_theory_is_refused_before_anything_is_measured(m
     monkeypatch.setattr("bornbiased_jax.probes.run.probe", lambda *_, **__: pytest.fail("it was measured"))
     assert run(["probe", "preference", *model, "--num-inputs", "60", "--seq-len", "8", "--theory", "--quiet"]) == 2
     assert "theory does not cover num_experts" in capsys.readouterr().err
-
-
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_a_checkpoints_architecture_is_predicted(tmp_path, capsys):
-    target = tmp_path / "told.json"
-    at = f"seed:1@gpt2-tiny,{','.join(f'{name}={value}' for name, value in CHANGES.items())}"
-    assert run(["predict", "--checkpoint", at, "--seq-len", "8", "--json", str(target)]) == 0
-    told = predict(small(), 8, num_inputs=2_000)
-    assert json.loads(target.read_text())["inter_cosine_by_layer"] == told["inter_cosine_by_layer"]
-    assert run(["predict", "--checkpoint", at, *SMALL, "--seq-len", "8"]) == 2
-    assert "exclude each other" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("step", "is_said"), nightly_except([(0, False), (1, True)], (1, True)))
-def test_theory_of_a_trained_model_says_that_it_is_about_initial_weights(step, is_said, tmp_path, capsys):
-    (tmp_path / "text.txt").write_text("the bird and the river under the sun\n" * 50)
-    train = ["--data", str(tmp_path / "text.txt"), "--tokenizer", "bytes", "--token-cache", str(tmp_path / "tokens")]
-    train += ["--context", "8", "--batch-size", "2", "--steps", "1", "--eval-sequences", "2", "--no-tensorboard"]
-    changed = [word.replace("vocab_size=64", "vocab_size=257") for word in SMALL]
-    assert run(["pretrain", *changed, *train, "--seeds", "1", "--out", str(tmp_path / "run"), "--quiet"]) == 0
-    capsys.readouterr()
-    sizes = ["--num-inputs", "20", "--seq-len", "8", "--theory", "--quiet"]
-    assert run(["probe", "contraction", "--checkpoint", f"{tmp_path}/run@step={step}", *sizes]) == 0
-    assert ("not known to hold them" in capsys.readouterr().out) is is_said

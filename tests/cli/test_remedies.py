@@ -10,11 +10,10 @@ import pytest
 
 from bornbiased_jax.cli.main import run
 from tests.cli.commands import commands
+from tests.robustness.process import TINY, UNTRAINED
 from tests.tiers import NIGHTLY, nightly_except
 
 ROOT = Path(__file__).resolve().parents[2]
-TINY = "llama-tiny,num_layers=1,num_heads=2,num_kv_heads=2,d_model=16,d_ff=16,vocab_size=257"
-UNTRAINED = ["--model", "llama-tiny", *(word for pair in TINY.split(",")[1:] for word in ("--set", pair))]
 SIZES = ["--num-inputs", "12", "--seq-len", "4", "--quiet"]
 
 

@@ -1,7 +1,6 @@
 """Whatever a command writes, what lay there before stays: files, links, pipes and devices of other people."""
 
 import base64
-import json
 import os
 import re
 import stat
@@ -16,12 +15,11 @@ from bornbiased_jax.cli.main import run
 from bornbiased_jax.folders import MARKER
 from tests.cli.commands import commands
 from tests.robustness.kinds import KINDS
+from tests.robustness.process import TINY, UNTRAINED
 from tests.tiers import nightly_except
 
 MODELS = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
-TINY = "llama-tiny,num_layers=1,num_heads=2,num_kv_heads=2,d_model=16,d_ff=16,vocab_size=257"
 SIZES = ["--num-inputs", "4", "--seq-len", "4", "--quiet"]
-UNTRAINED = ["--model", "llama-tiny", *(word for pair in TINY.split(",")[1:] for word in ("--set", pair))]
 WIDTHS = ["--widths", "16,32", "--steps", "1", "--seeds", "0:2"]
 EDIT = [f"seed:1@{TINY}", "--text", "builtin:prose", "--tokenizer", "bytes", "--length", "8", "--quiet"]
 EDIT += ["--silence", "blocks/1/mlp:3"]
@@ -132,11 +130,11 @@ def test_a_folder_of_other_things_is_refused_and_left_as_it_is(command, foreign,
     assert tree(foreign) == before
 
 
-@pytest.mark.parametrize("command", nightly_except(["probe preference", "export"], "export"))
+@pytest.mark.parametrize("command", nightly_except(["probe preference", "export", "predict figures"], "export"))
 def test_a_new_folder_next_to_other_things_is_all_that_comes(command, foreign):
     before = tree(foreign)
     for _ in range(2):  # the second time it is the command's own
-        assert run([*command.split(), *FOLDERS[command], str(foreign / "new")]) == 0
+        assert run([*words_of(command), str(foreign / "new")]) == 0
         after = tree(foreign)
         assert {name: entry for name, entry in after.items() if name.split("/")[0] != "new"} == before
     assert (foreign / "new" / MARKER).exists()
@@ -226,24 +224,3 @@ def test_a_disk_that_fills_at_any_step_leaves_old_files_whole(command, tmp_path,
         assert not any(name.endswith(".part") for name in tree(tmp_path))
         steps += 1
     assert steps > 0
-
-
-def test_a_probe_goes_on_after_a_full_disk(tmp_path, monkeypatch, capsys):
-    """Results of before are used, and a half-written one is not taken as complete."""
-    call = ["probe", "preference", *UNTRAINED, *SIZES, "--seeds", "0:3", "--json"]
-    assert run([*call, str(tmp_path / "calm.json"), "--resume", str(tmp_path / "calm")]) == 0
-    real, left = os.fsync, 5
-
-    def full(descriptor):
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise OSError(28, "No space left on device")
-        real(descriptor)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", full)
-        assert run([*call, str(tmp_path / "late.json"), "--resume", str(tmp_path / "late")]) == 2
-    assert run([*call, str(tmp_path / "late.json"), "--resume", str(tmp_path / "late")]) == 0
-    calm, late = (json.loads((tmp_path / f"{name}.json").read_text())["records"] for name in ("calm", "late"))
-    assert calm == late

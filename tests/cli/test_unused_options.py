@@ -14,8 +14,6 @@ SIZES = ["--num-inputs", "4", "--seq-len", "4"]
 PROBE = ["probe", "preference", *MODEL, *SIZES]
 OF_CHECKPOINT = ["probe", "preference", "--checkpoint", INITIAL, *SIZES]
 PREDICT = ["predict", *MODEL, "--seq-len", "4"]
-SINKS = ["sinks", INITIAL, "--text", "text.txt", "--tokenizer", "bytes", "--lengths", "8"]
-DERIVE = ["derive", INITIAL, "--out", "derived", "--change"]
 PAIR = ["seedprint", INITIAL, INITIAL.replace("seed:1", "seed:2")]
 
 ROWS = {
@@ -63,11 +61,6 @@ ROWS = {
     "report on standard output": (["audit", ".", "--report", "-"], "only --json writes to: name a file"),
     "gradients": ([*PREDICT, "--inputs", "gaussian", "--gradients"], "leave --inputs out"),
     "diagram": ([*PREDICT, "--inputs", "gaussian", "--diagram", "--page", "d.html"], "leave --inputs out"),
-    "granularity": ([*SINKS, "--granularity", "token"], "add --quantise w8a8"),
-    "first tokens": ([*SINKS, "--keep-sinks", "2"], "add --quantise w8a8 or --streaming 8"),
-    "text": ([*DERIVE, "noise:0.1", "--text", "text.txt"], "add --change unused-rows:SCALE"),
-    "noise": ([*DERIVE, "permute:3", "--seed", "3"], "leave --seed out"),
-    "draws": (["generate", INITIAL, "--prompt-ids", "5", "--seed", "3"], "add --temperature 0.8"),
     "frozen": (["audit", "listing.json", "--frozen", "embed"], "only digests are read"),
     "frozen on the hub": (["audit", "hf:nobody/nothing*", "--frozen", "embed"], "only digests are read"),
     "inputs of weights": ([*PAIR, "--test", "weights", "--num-inputs", "50"], "--test weights computes no outputs"),

@@ -7,66 +7,18 @@ import shutil
 import ml_dtypes
 import numpy as np
 import pytest
-import safetensors.numpy
 
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.trace import trace
-from tests.checkpoints.architectures import MODELS, auto_class, transformers_config
-from tests.tiers import nightly_except
+from tests.checkpoints.architectures import noisy, tensors_of, with_tensors, write_model
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 # What the bound certifies needs no more.
 FEW = 99
-
-
-def _write(name, folder, seed, scale=4):
-    torch.manual_seed(seed)
-    auto_class(name).from_config(transformers_config(name, scale=scale)).save_pretrained(folder)
-    return folder
-
-
-def _tensors(folder):
-    return safetensors.numpy.load_file(folder / "model.safetensors")
-
-
-def _rewritten(folder, place, tensors):
-    """A model of the folder's configuration and other tensors."""
-    shutil.copytree(folder, place)
-    safetensors.numpy.save_file(tensors, place / "model.safetensors", {"format": "pt"})
-    return place
-
-
-def _noisy(tensors, rng, fraction=0.1):
-    """Tensors with noise of a fraction of their standard deviation; norms have none, and get noise of 0.01."""
-    return {
-        name: array + np.float32(fraction * (array.std() or 0.1)) * rng.standard_normal(array.shape, np.float32)
-        for name, array in tensors.items()
-    }
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    nightly_except(
-        # Of RWKV a formula decides vectors in another way in each block: two untrained models are undefined.
-        (name for name in MODELS if name not in ("mpt", "bloom", "phi", "gpt2", "llama4", "rwkv")),
-        *("qwen3_next", "gpt_oss", "opt", "mamba"),
-    ),
-)
-def test_noisy_copy_of_a_public_architecture_is_found_and_an_independent_model_is_not(tmp_path, name):
-    base = _write(name, tmp_path / "base", 1)
-    tensors = _noisy(_tensors(base), np.random.default_rng(0))
-    copy = _rewritten(base, tmp_path / "copy", tensors | {"net.alpha": np.ones((3, 2), np.float32)})
-    other = _write(name, tmp_path / "other", 2)
-    verdict = trace(base, copy, num_permutations=FEW)
-    assert verdict.verdict == "same-lineage"
-    assert verdict.log10_p <= -6
-    assert any("net.alpha" in note for note in verdict.detail["notes"])
-    assert trace(base, other, num_permutations=FEW).verdict == "unrelated"
 
 
 def _verdicts(verdict):
@@ -83,20 +35,20 @@ MATRICES = {"w1": "gate", "w3": "up", "w2": "down"}
 
 @pytest.fixture(scope="module")
 def mixture(tmp_path_factory):
-    return _write("mixtral", tmp_path_factory.mktemp("mixture") / "model", 2)
+    return write_model("mixtral", tmp_path_factory.mktemp("mixture") / "model", 2)
 
 
 @pytest.mark.slow
 def test_experts_that_began_as_a_dense_mlp_are_named(tmp_path, mixture):
-    dense = _write("mistral", tmp_path / "dense", 1)
-    of_dense, tensors, rng = _tensors(dense), _tensors(mixture), np.random.default_rng(0)
+    dense = write_model("mistral", tmp_path / "dense", 1)
+    of_dense, tensors = tensors_of(dense), tensors_of(mixture)
     copies = {
         EXPERT.format(block, expert, name): of_dense[f"model.layers.{block}.mlp.{matrix}_proj.weight"]
         for block in range(2)
         for expert in (1, 2)
         for name, matrix in MATRICES.items()
     }
-    upcycled = _rewritten(mixture, tmp_path / "upcycled", tensors | _noisy(copies, rng))
+    upcycled = with_tensors(mixture, tmp_path / "upcycled", tensors | noisy(copies))
     verdict = trace(dense, upcycled, num_permutations=FEW)
     assert verdict.verdict == "same-lineage"
     assert [_verdicts(verdict)[f"experts/{number}"] for number in (1, 2, 3, 4)] == [
@@ -108,7 +60,7 @@ def test_experts_that_began_as_a_dense_mlp_are_named(tmp_path, mixture):
 
 @pytest.mark.slow
 def test_experts_in_another_order_are_paired(tmp_path, mixture):
-    tensors, order = _noisy(_tensors(mixture), np.random.default_rng(0)), [2, 0, 3, 1]
+    tensors, order = noisy(tensors_of(mixture)), [2, 0, 3, 1]
     moved = dict(tensors)
     for block in range(2):
         for place, expert in enumerate(order):
@@ -116,7 +68,7 @@ def test_experts_in_another_order_are_paired(tmp_path, mixture):
                 moved[EXPERT.format(block, place, name)] = tensors[EXPERT.format(block, expert, name)]
         router = f"model.layers.{block}.block_sparse_moe.gate.weight"
         moved[router] = tensors[router][order]
-    verdict = trace(mixture, _rewritten(mixture, tmp_path / "moved", moved), num_permutations=FEW)
+    verdict = trace(mixture, with_tensors(mixture, tmp_path / "moved", moved), num_permutations=FEW)
     verdicts = _verdicts(verdict)
     assert {verdicts[f"experts/{number}"] for number in (1, 2, 3, 4)} == {"same-lineage"}
     assert verdicts["router"] == "undefined"
@@ -132,11 +84,11 @@ def test_experts_in_another_order_are_paired(tmp_path, mixture):
     ],
 )
 def test_inherited_part_of_a_model_with_a_tower_is_told_from_the_others(tmp_path, inherited, sentence):
-    base, other = (_write("llava", tmp_path / str(seed), seed) for seed in (1, 2))
-    reference, actual = _tensors(base), _tensors(other)
+    base, other = (write_model("llava", tmp_path / str(seed), seed) for seed in (1, 2))
+    reference, actual = tensors_of(base), tensors_of(other)
     wanted = ("language", "lm_head") if inherited == "language" else ("vision_tower",)
     copies = {name: array for name, array in reference.items() if any(part in name for part in wanted)}
-    mixed = _rewritten(other, tmp_path / "mixed", actual | _noisy(copies, np.random.default_rng(0)))
+    mixed = with_tensors(other, tmp_path / "mixed", actual | noisy(copies))
     result = trace(base, mixed, num_permutations=FEW)
     assert result.verdict == "same-lineage" and result.reason.startswith(sentence)
     # The tests of each component are told apart.
@@ -150,7 +102,7 @@ def test_inherited_part_of_a_model_with_a_tower_is_told_from_the_others(tmp_path
 
 @pytest.mark.slow
 def test_commands_choose_a_set_of_weights(tmp_path, capsys):
-    base, other = _write("phi3", tmp_path / "base", 1), _write("phi3", tmp_path / "other", 2)
+    base, other = write_model("phi3", tmp_path / "base", 1), write_model("phi3", tmp_path / "other", 2)
     shutil.copy(other / "model.safetensors", base / "other.safetensors")
 
     def run_json(*words):
@@ -176,7 +128,7 @@ def test_commands_choose_a_set_of_weights(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_field_that_changes_nothing_is_left_out_by_name(tmp_path, capsys):
-    folder = _write("llama", tmp_path / "model", 1)
+    folder = write_model("llama", tmp_path / "model", 1)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"flavor": 3}))
     with pytest.raises(InputError, match="--ignore-field flavor"):
@@ -192,11 +144,11 @@ def test_field_that_changes_nothing_is_left_out_by_name(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_exact_rounded_and_near_copies_are_told_apart(tmp_path):
-    base = _write("qwen3", tmp_path / "base", 1)
-    tensors, rng = _tensors(base), np.random.default_rng(0)
+    base = write_model("qwen3", tmp_path / "base", 1)
+    tensors = tensors_of(base)
 
     def reason(place, changed):
-        copy = _rewritten(base, tmp_path / place, {f"_orig_mod.{name}": array for name, array in changed.items()})
+        copy = with_tensors(base, tmp_path / place, {f"_orig_mod.{name}": array for name, array in changed.items()})
         verdict = trace(base, copy, num_permutations=FEW)
         assert verdict.verdict == "same-lineage"
         return verdict.detail["identity"], verdict.reason
@@ -208,24 +160,24 @@ def test_exact_rounded_and_near_copies_are_told_apart(tmp_path):
     kind, sentence = reason("rounded", rounded)
     assert kind == "rounded"
     assert re.match(r"the weights are equal after rounding to bfloat16 \(largest difference 0\.0\d+ of", sentence)
-    kind, sentence = reason("near", _noisy(tensors, rng, 1e-3))
+    kind, sentence = reason("near", noisy(tensors, 1e-3))
     assert kind is None
     assert re.match(r"the weights are nearly equal \(largest difference 0\.00\d+ of .*; the two models share", sentence)
-    kind, sentence = reason("far", _noisy(tensors, rng, 0.1))
+    kind, sentence = reason("far", noisy(tensors))
     assert kind is None and "equal" not in sentence
 
 
 @pytest.mark.slow
 def test_same_function_requires_equal_settings_and_vectors(tmp_path):
-    base = _write("qwen3", tmp_path / "base", 1)
-    tensors = _tensors(base)
+    base = write_model("qwen3", tmp_path / "base", 1)
+    tensors = tensors_of(base)
     # Neurons in another order: no tensor is near, and the function is the same.
     moved = dict(tensors)
     for block in range(2):
         for name, axis in (("gate", 0), ("up", 0), ("down", 1)):
             key = f"model.layers.{block}.mlp.{name}_proj.weight"
             moved[key] = np.flip(tensors[key], axis).copy()
-    same = _rewritten(base, tmp_path / "same", moved)
+    same = with_tensors(base, tmp_path / "same", moved)
     assert trace(base, same, num_permutations=FEW).reason.endswith("the same function, written otherwise")
     # Norms of heads that undo each other in every score.
     factors = {"q_norm": np.float32(1.25), "k_norm": np.float32(0.8)}
@@ -233,7 +185,7 @@ def test_same_function_requires_equal_settings_and_vectors(tmp_path):
         key: array * next((factor for part, factor in factors.items() if part in key), np.float32(1))
         for key, array in moved.items()
     }
-    verdict = trace(base, _rewritten(base, tmp_path / "norms", opposed), num_permutations=FEW)
+    verdict = trace(base, with_tensors(base, tmp_path / "norms", opposed), num_permutations=FEW)
     assert verdict.reason.endswith("same logits on random tokens; norms of heads differ: key_norm, query_norm")
     # A constant of the norms that is too small for logits to show.
     config = json.loads((same / "config.json").read_text())

@@ -12,7 +12,15 @@ import safetensors.numpy
 from bornbiased_jax.checkpoints.by_role import read_by_role
 from bornbiased_jax.checkpoints.quantized import FP4
 from bornbiased_jax.lineage.trace import trace
-from tests.checkpoints.architectures import MODELS, auto_class, named_as_internlm2, transformers_config
+from tests.checkpoints.architectures import (
+    MODELS,
+    auto_class,
+    named_as_internlm2,
+    noisy,
+    tensors_of,
+    with_tensors,
+    write_model,
+)
 from tests.fixtures.gguf_files import convert
 from tests.tiers import nightly_except
 
@@ -24,16 +32,6 @@ FEW = 99
 FORMS = ("bfloat16", "shards", "float8", "GPTQ", "files of torch")
 # Sides of blocks that share a scale, numbers of a row that do, and those of a row in MXFP4.
 SIDE, GROUP, BLOCK = 64, 32, 32
-
-
-def _write(name, folder, seed, scale=4):
-    torch.manual_seed(seed)
-    auto_class(name).from_config(transformers_config(name, scale=scale)).save_pretrained(folder)
-    return folder
-
-
-def _tensors(folder):
-    return safetensors.numpy.load_file(folder / "model.safetensors")
 
 
 def _largest(array, axis, size):
@@ -137,7 +135,7 @@ def _quantized(tensors, of_matrix, of_stack):
 
 def _write_form(form, name, base, place):
     """Write the model of a folder in another form of storage."""
-    tensors = _tensors(base)
+    tensors = tensors_of(base)
     if form in ("bfloat16", "shards"):
         model = auto_class(name).from_pretrained(base, dtype=torch.bfloat16 if form == "bfloat16" else torch.float32)
         model.save_pretrained(place, max_shard_size="300KB" if form == "shards" else "5GB")
@@ -187,7 +185,7 @@ CELLS += [("gpt_oss", "MXFP4"), ("llama4", "float8 of fbgemm")]
     ),
 )
 def test_forms_of_storage_of_one_model_are_one_lineage(tmp_path, name, form):
-    base = _write(name, tmp_path / "base", 1)
+    base = write_model(name, tmp_path / "base", 1)
     rounded = _write_form(form, name, base, tmp_path / "form")
     assert _largest_change(base, rounded) <= ROUNDING.get(form, 0)
     verdict = trace(base, rounded, num_permutations=FEW)
@@ -196,18 +194,9 @@ def test_forms_of_storage_of_one_model_are_one_lineage(tmp_path, name, form):
     assert verdict.log10_p < (-200 if name.startswith("mamba") else -300)
     # What was only packed otherwise is the same, what was rounded is so after rounding, to four bits not even that.
     assert verdict.detail["identity"] == IDENTITY.get(form)
-    other = _write(name, tmp_path / "other", 2)
+    other = write_model(name, tmp_path / "other", 2)
     of_other = _write_form(form, name, other, tmp_path / "form of other")
     assert trace(base, of_other, num_permutations=FEW).verdict == "unrelated"
-
-
-def _noisy(tensors, fraction=0.1):
-    """Return tensors with noise of a fraction of their standard deviation; norms have none, and get noise of 0.01."""
-    rng = np.random.default_rng(0)
-    return {
-        name: array + np.float32(fraction * (array.std() or 0.1)) * rng.standard_normal(array.shape, np.float32)
-        for name, array in tensors.items()
-    }
 
 
 def _as_internlm2(folder, place, change=dict):
@@ -215,17 +204,17 @@ def _as_internlm2(folder, place, change=dict):
     config = json.loads((folder / "config.json").read_text())
     place.mkdir()
     (place / "config.json").write_text(json.dumps(config | {"model_type": "internlm2"}))
-    tensors = named_as_internlm2(change(_tensors(folder)), config)
+    tensors = named_as_internlm2(change(tensors_of(folder)), config)
     safetensors.numpy.save_file(tensors, place / "model.safetensors", {"format": "pt"})
     return place
 
 
 @pytest.mark.slow
 def test_internlm2_is_compared_with_its_kin_and_with_a_llama_of_the_same_weights(tmp_path):
-    llama, unrelated = (_write("llama", tmp_path / str(seed), seed) for seed in (1, 2))
+    llama, unrelated = (write_model("llama", tmp_path / str(seed), seed) for seed in (1, 2))
     base = _as_internlm2(llama, tmp_path / "base")
     unknown = {"net.alpha": np.ones((3, 2), np.float32)}
-    copy = _as_internlm2(llama, tmp_path / "copy", lambda tensors: _noisy(tensors) | unknown)
+    copy = _as_internlm2(llama, tmp_path / "copy", lambda tensors: noisy(tensors) | unknown)
     other = _as_internlm2(unrelated, tmp_path / "other")
     verdict = trace(base, copy, num_permutations=FEW)
     assert verdict.verdict == "same-lineage" and verdict.log10_p < -300
@@ -235,15 +224,6 @@ def test_internlm2_is_compared_with_its_kin_and_with_a_llama_of_the_same_weights
     renamed = trace(llama, base, num_permutations=FEW)
     assert renamed.verdict == "same-lineage" and renamed.detail["identity"] == "tensors"
     assert trace(llama, other, num_permutations=FEW).verdict == "unrelated"
-
-
-def _with_tensors(folder, place, tensors, **settings):
-    """Write a model of the folder's configuration, but for these settings, and other tensors."""
-    shutil.copytree(folder, place)
-    config = json.loads((folder / "config.json").read_text())
-    (place / "config.json").write_text(json.dumps(config | settings))
-    safetensors.numpy.save_file(tensors, place / "model.safetensors", {"format": "pt"})
-    return place
 
 
 YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=64, rope_theta=1e4)
@@ -260,8 +240,8 @@ NOT_RUN = {
 @pytest.mark.parametrize("kind", nightly_except(NOT_RUN, "yarn", "crfm"))
 def test_settings_that_are_not_run_are_no_reason_not_to_compare_weights(tmp_path, kind):
     name, settings = NOT_RUN[kind]
-    plain, unrelated = (_write(name, tmp_path / f"plain {seed}", seed) for seed in (1, 2))
-    base = _with_tensors(plain, tmp_path / "base", _tensors(plain), **settings)
+    plain, unrelated = (write_model(name, tmp_path / f"plain {seed}", seed) for seed in (1, 2))
+    base = with_tensors(plain, tmp_path / "base", tensors_of(plain), **settings)
     assert read_by_role(base).naming == "names"
     saved = tmp_path / "saved again"
     auto_class(name).from_pretrained(base).save_pretrained(saved, max_shard_size="300KB")
@@ -272,10 +252,10 @@ def test_settings_that_are_not_run_are_no_reason_not_to_compare_weights(tmp_path
     # Also beside the family as it is run: the numbers are the same, and whether the function is nobody says.
     verdict = trace(plain, saved, num_permutations=FEW)
     assert verdict.detail["identity"] == "tensors" and "function" not in verdict.reason
-    copy = _with_tensors(plain, tmp_path / "copy", _noisy(_tensors(plain)), **settings)
+    copy = with_tensors(plain, tmp_path / "copy", noisy(tensors_of(plain)), **settings)
     verdict = trace(base, copy, num_permutations=FEW)
     assert verdict.verdict == "same-lineage" and verdict.detail["identity"] is None
-    other = _with_tensors(plain, tmp_path / "other", _tensors(unrelated), **settings)
+    other = with_tensors(plain, tmp_path / "other", tensors_of(unrelated), **settings)
     assert trace(base, other, num_permutations=FEW).verdict == "unrelated"
 
 
@@ -293,7 +273,7 @@ GGUF_FORMS = {
 @pytest.mark.parametrize("kind", nightly_except(GGUF_FORMS, "Q8_0", "Q4_K_M"))
 def test_gguf_files_are_called_as_equal_as_they_are(tmp_path, kind):
     # Rows of whole blocks of 256.
-    base, other = (_write("llama", tmp_path / str(seed), seed, scale=8) for seed in (1, 2))
+    base, other = (write_model("llama", tmp_path / str(seed), seed, scale=8) for seed in (1, 2))
     paths = [convert(tmp_path / f"{folder.name}.gguf", folder, kind=kind) for folder in (base, other)]
     verdict = trace(base, paths[0], num_permutations=FEW)
     assert verdict.verdict == "same-lineage"
@@ -333,13 +313,13 @@ def _folded(tensors, *, is_final_bias_folded):
 
 @pytest.mark.slow
 def test_a_folded_gpt2_whose_final_bias_is_left_behind_is_not_called_the_same_function(tmp_path):
-    plain = _write("gpt2", tmp_path / "plain", 1)
-    tensors = _noisy(_tensors(plain), 0.3)
-    base = _with_tensors(plain, tmp_path / "base", tensors)
+    plain = write_model("gpt2", tmp_path / "plain", 1)
+    tensors = noisy(tensors_of(plain), 0.3)
+    base = with_tensors(plain, tmp_path / "base", tensors)
     reasons = {}
     for is_folded in (True, False):
         folded = _folded(tensors, is_final_bias_folded=is_folded)
-        place = _with_tensors(plain, tmp_path / f"folded {is_folded}", folded, tie_word_embeddings=False)
+        place = with_tensors(plain, tmp_path / f"folded {is_folded}", folded, tie_word_embeddings=False)
         verdict = trace(base, place, num_permutations=FEW)
         assert verdict.verdict == "same-lineage"
         reasons[is_folded] = verdict.reason

@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 
 from bornbiased_jax import model as models
-from bornbiased_jax.checkpoints import Checkpoint, digests, open_checkpoint
+from bornbiased_jax.checkpoints import Checkpoint, digests
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.lineage import output_fingerprint as fp
 from bornbiased_jax.lineage.compare import compare, match_coordinates
 from bornbiased_jax.lineage.outputs import OutputOptions
 from bornbiased_jax.probes import inputs
-from tests.fixtures.llama2c_files import transposed, write_converted
 
 CFG = ModelConfig(num_layers=2, num_heads=2, d_model=16, d_ff=32, vocab_size=64, max_seq_len=32)
 TOKENS = inputs.random_tokens(100, 6, 64)
@@ -119,33 +118,6 @@ def test_relabeling_needs_partners_that_nothing_else_equals():
     follow = x_ND[:, :1] + 1e-6 * x_ND
     assert match_coordinates(follow, follow[:, order_D]) is None
     assert match_coordinates(x_ND, x_ND[:, :11]) is None
-
-
-@pytest.mark.slow
-def test_a_file_in_another_layout_is_the_same_model(tmp_path):
-    """Two blocks of seven matrices are moved; four scales of norms, the last one and the embedding are not."""
-    sizes = dict(tied=True, vocab=64, length=16)
-    paths = (
-        write_converted(tmp_path / "model", **sizes),
-        write_converted(tmp_path / "transposed", change=transposed, **sizes),
-    )
-    verdict = compare(*(fp.fingerprint_outputs(open_checkpoint(path), TOKENS) for path in paths))
-    assert verdict.verdict == "same-lineage" and "another order" in verdict.reason
-    assert (verdict.detail["reordered_tensors"], verdict.detail["identical_tensors"]) == (14, 6)
-    assert verdict.detail["identical_weights"] is verdict.detail["identical_outputs"] is False
-
-
-@pytest.mark.nightly
-@pytest.mark.slow
-@pytest.mark.parametrize(("copy", "moved", "identical"), [("relayout", 35, 12), ("transpose", 26, 21)])
-def test_relaid_out_copies_of_a_real_model(reference_model, copy, moved, identical):
-    names = ("stories260K/stories260K.bin", f"stories260K/stories260K_plctlab_{copy}.bin")
-    paths = [reference_model(name) for name in names]
-    x = inputs.random_tokens(200, 16, 512)
-    verdict = compare(*(fp.fingerprint_outputs(open_checkpoint(path), x) for path in paths))
-    assert verdict.verdict == "same-lineage" and "another order" in verdict.reason
-    assert (verdict.detail["reordered_tensors"], verdict.detail["identical_tensors"]) == (moved, identical)
-    assert verdict.detail["identical_weights"] is verdict.detail["identical_outputs"] is False
 
 
 def noisy_to(x_ND, correlation, rng):

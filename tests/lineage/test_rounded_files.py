@@ -16,12 +16,10 @@ from tests.lineage.rounded import WITH_ZERO, bfloat16, by_squares
 
 def written(folder, name, change, **config):
     """Write a model with the tensors that ``change`` makes of each of a matrix's."""
-    torch = pytest.importorskip("torch")
     # Skips where transformers is missing.
-    from tests.checkpoints.architectures import auto_class, transformers_config
+    from tests.checkpoints.architectures import write_model
 
-    torch.manual_seed(0)
-    auto_class(name).from_config(transformers_config(name, scale=4)).save_pretrained(folder)
+    write_model(name, folder, 0)
     path = folder / "model.safetensors"
     tensors = safetensors.numpy.load_file(path)
     made = {}

@@ -124,15 +124,6 @@ def test_a_rotation_hides_the_cosine_of_embeddings_and_procrustes_undoes_it():
     assert values["output_agreement"] > 0.9 and values["cka"] > 0.99 and values["cka_hidden"] > 0.99
 
 
-def test_models_of_two_widths_or_vocabularies_leave_statistics_undefined():
-    narrow = untrained(config(num_layers=2, d_model=32, d_ff=48), 3)
-    values = statistics(untrained(config(num_layers=2, d_model=64, d_ff=96), 1), narrow)
-    assert values["embedding_cosine"] is values["norm_cosine"] is values["spectra"] is None
-    assert values["cka"] is not None and 0 < values["cka_hidden"] < 1 and 0 < values["equal_settings"] < 1
-    other = untrained(config(num_layers=2, d_model=64, d_ff=96, vocab_size=100), 1)
-    assert statistics(narrow, other)["cka"] is None
-
-
 def test_the_packaged_ranges_are_those_of_the_committed_record():
     packaged, record = json.loads(CALIBRATION.read_text()), committed("evidence_sheet", "laptop")
     assert packaged == record["result"] and set(packaged["statistics"]) == set(STATISTICS)
@@ -140,15 +131,6 @@ def test_the_packaged_ranges_are_those_of_the_committed_record():
         assert set(by_kind) <= set(KINDS)
         assert by_kind
         assert all(row == sorted(row) and len(row) == len(QUANTILES) for row in by_kind.values())
-
-
-def test_unrelated_models_of_the_record_look_alike_by_popular_statistics():
-    """The cosines and correlations that disputes were argued with are near 1 between models that share nothing."""
-    medians = {key: {kind: row[2] for kind, row in by_kind.items()} for key, by_kind in
-               committed("evidence_sheet", "laptop")["result"]["statistics"].items()}  # fmt: skip
-    for kind in KINDS[:3]:
-        assert medians["norm_cosine"][kind] > 0.9 and medians["spectra"][kind] > 0.9
-    assert all(abs(value) < 0.1 for value in medians["embedding_cosine"].values())
 
 
 def test_synthetic_norm_scales_of_two_releases_show_why_a_cosine_of_99_percent_is_no_evidence():
@@ -184,14 +166,6 @@ def test_the_sheet_stands_at_the_end_of_a_page_and_changes_no_verdict(tmp_path, 
     page = (tmp_path / "page.html").read_text()
     assert "What is this evidence worth?" in page and STATISTICS["norm_cosine"].worth in page
     assert "Other sizes have other ranges" in page and "two releases (synthetic)" in page
-
-
-@pytest.mark.slow
-def test_a_stored_fingerprint_has_no_sheet(tmp_path):
-    stored = str(tmp_path / "a.fingerprint")
-    assert run(["fingerprint", f"seed:1@{SMALL}", "--out", stored, "--quiet"]) == 0
-    assert run(["seedprint", stored, f"seed:2@{SMALL}", "--quiet", "--page", str(tmp_path / "page.html")]) == 0
-    assert "What is this evidence worth?" not in (tmp_path / "page.html").read_text()
 
 
 def calibrated(seed, width=64, **changes):
@@ -257,7 +231,7 @@ def test_every_statistic_without_a_value_says_why():
     rows = sheet_of_pair(untrained(plain, 1), narrow)
     assert rows["embedding_cosine"].reason == "embeddings of two widths"
     assert rows["norm_cosine"].reason == "norm scales of two sizes"
-    assert rows["cka"].reason == "vocabularies of two sizes"
+    assert rows["cka"].reason == "vocabularies of two sizes" and 0 < rows["equal_settings"].value < 1
     assert rows["spectra"].reason.startswith("no matrices of one shape")
     # Models that this package does not run.
     sources = [NativeRoles(untrained(plain, seed)) for seed in (1, 2)]

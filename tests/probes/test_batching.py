@@ -1,11 +1,9 @@
-import inspect
-
 import numpy as np
 import pytest
 
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.probes import batching, measure
+from bornbiased_jax.probes import batching
 from bornbiased_jax.probes.batching import batch_size_by_tokens, batch_size_for, batches
 
 CFG = preset("gpt2-tiny")
@@ -24,10 +22,8 @@ def test_batches_by_memory_keep_the_largest_array_of_a_layer_small():
     assert batch_size_for(CFG, 1024, 3) == 3
 
 
-def test_each_size_of_a_batch_is_computed_in_one_place():
-    assert not hasattr(measure, "batch_size_for")
+def test_a_batch_has_at_least_one_sequence():
     for size_of in (lambda size: batch_size_for(CFG, 8, size), lambda size: batch_size_by_tokens(8, 10, size)):
         with pytest.raises(InputError, match="batch size 0 is not at least 1"):
             size_of(0)
     assert [len(part) for part in batches(np.zeros((5, 2)), 2)] == [2, 2, 1]
-    assert inspect.getmodule(batch_size_by_tokens) is batching

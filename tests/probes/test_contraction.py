@@ -83,12 +83,3 @@ def test_intra_statistics_ignore_padding():
     record = contraction.summarize(sums, d_model=16, intra=True)
     np.testing.assert_allclose(record["intra_cosine_by_layer"], intra.mean(1), atol=1e-6)
     np.testing.assert_allclose(record["intra_cosine_std_by_layer"], intra.std(1), atol=1e-5)
-
-
-@pytest.mark.slow
-def test_without_second_moment_the_std_is_left_out():
-    states = np.random.default_rng(5).standard_normal((3, 6, 16)).astype(np.float32)
-    state = contraction.update(
-        contraction.init(CFG, second_moment=False), observation(states), jnp.ones(6), jnp.arange(6, dtype=jnp.int32)
-    )
-    assert "inter_cosine_std_final" not in contraction.summarize(contraction.reduce(state), d_model=16, intra=False)

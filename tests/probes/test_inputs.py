@@ -3,17 +3,15 @@
 import json
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bornbiased_jax import keys
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.layers import PRECISIONS
 from bornbiased_jax.probes import inputs
 from bornbiased_jax.probes.inputs import from_tokens, gaussian, kinds, parse_inputs, random_tokens, text
-from bornbiased_jax.text import ByteTokenizer, corpora, load_tokenizer, train_bpe
+from bornbiased_jax.text import ByteTokenizer, corpora, train_bpe
 
 CFG = preset("gpt2-tiny")
 BYTES = ByteTokenizer()
@@ -48,13 +46,6 @@ def test_a_sequence_depends_on_its_seed_and_index_alone(kind):
         assert np.array_equal(generate(order), full[order])
     assert len({row.tobytes() for row in full}) == 64
     assert not np.array_equal(RANDOM[kind](64, 8).batch(0, 64), full)
-
-
-def test_shapes_and_types():
-    tokens, vectors = random_tokens(5, 12, 1000), gaussian(5, 12, 16)
-    assert tokens.batch(1, 4).shape == (3, 12) and tokens.batch(1, 4).dtype == np.int32
-    assert vectors.batch(1, 4).shape == (3, 12, 16) and vectors.batch(1, 4).dtype == np.float32
-    assert isinstance(tokens.batch(0, 1), np.ndarray)
 
 
 def test_random_tokens_are_uniform():
@@ -264,26 +255,6 @@ def test_documents_of_a_file_are_set_apart_by_a_trained_tokenizer(tmp_path):
     decoded = tokenizer.decode(result.batch(0, 10).ravel())
     assert decoded.count("<|endoftext|>") > 3
     assert "<|endoftext|>".join(articles).startswith(decoded)
-
-
-@pytest.mark.slow
-def test_real_text_with_a_real_tokenizer(shared):
-    tokenizer = load_tokenizer(shared / "tokenizers" / "gpt2_encoder.json")
-    source = shared / "data" / "wikitext-2" / "test.txt"
-    result = text(source, tokenizer, num_inputs=100, seq_len=64, vocab_size=50_257)
-    # The articles, each ended by <|endoftext|>, and otherwise the file.
-    ids = result.batch(0, 100).ravel()
-    decoded = tokenizer.decode(ids)
-    assert decoded.count("<|endoftext|>") == np.count_nonzero(ids == tokenizer.eos_id) > 0
-    start = decoded.replace("<|endoftext|>", "")
-    # The last token may be a part of a character.
-    assert source.read_text().startswith(start[:-1]) and len(start) > 10_000
-
-
-def test_inputs_use_their_own_stream_of_the_seed():
-    n = jnp.uint32(0)
-    drawn = jax.random.randint(jax.random.fold_in(keys.init_key(7), n), (6,), 0, 1000, jnp.int32)
-    assert not np.array_equal(random_tokens(1, 6, 1000, seed=7).batch(0, 1)[0], drawn)
 
 
 def test_input_kind_recorded_in_entry():

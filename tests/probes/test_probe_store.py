@@ -95,20 +95,14 @@ def test_ranges_of_inputs_add_up(tmp_path, inputs):
 
 
 @pytest.mark.slow
-def test_a_model_with_its_weights_is_cut_into_ranges_as_well(tmp_path):
-    subject = from_weights(CFG, models.init_seed(CFG, 5), "its digest")
-    (full,) = call(subject, [0], TEXT, batch_size=8)
-    (cut,) = call(subject, [0], TEXT, batch_size=8, resume=tmp_path, range_size=16)
-    assert cut["preference"] == full["preference"] and len(chunks_of(tmp_path)) > 1
-
-
-@pytest.mark.slow
 def test_other_processes_open_a_checkpoint_by_its_reference(tmp_path):
     name = "gpt2-tiny,num_layers=2,d_model=16,num_heads=2,d_ff=32,vocab_size=40"
     opened = open_checkpoint(f"seed:5@{name}")
     subject = from_weights(opened.cfg, opened.params(), opened.digest(), opened.reference)
     options = {"batch_size": 8, "range_size": 16}
     here = list(call(subject, [0], TEXT, resume=tmp_path / "here", **options))
+    (whole,) = call(subject, [0], TEXT, batch_size=8)
+    assert here[0]["preference"] == whole["preference"] and len(chunks_of(tmp_path / "here")) > 1
     assert list(call(subject, [0], TEXT, resume=tmp_path / "there", engine=elsewhere, **options)) == here
     assert chunks_of(tmp_path / "here") == chunks_of(tmp_path / "there")
     other = subject._replace(reference=f"seed:6@{name}")

@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.checkpoints import open_checkpoint
-from bornbiased_jax.evaluation.sink_report import ReportOptions, report_on_ids
 from bornbiased_jax.probes.sinks import CONVENTIONS, SinkOptions, measure_sinks
-from tests.tiers import nightly_except
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 NAMES = sorted(path.stem for path in (FIXTURES / "attentions").iterdir())
@@ -82,16 +80,3 @@ def test_stored_attentions_are_what_transformers_returns_now():
         np.testing.assert_array_equal(tokens_NT, kept_NT)
         np.testing.assert_allclose(weights_LNHTT, kept_LNHTT, rtol=0, atol=1e-5)
         check(open_checkpoint(FIXTURES / "hf" / name), tokens_NT, weights_LNHTT.astype(np.float64), "rows_from_k", 4)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", nightly_except(["gpt2", "gpt_neox", "olmo2", "qwen2-window"], "gpt2", "qwen2-window"))
-def test_the_whole_report_on_another_family(name):
-    checkpoint = open_checkpoint(FIXTURES / "hf" / name)
-    cfg = checkpoint.cfg
-    ids = np.random.default_rng(0).integers(0, cfg.vocab_size, 200)
-    report = report_on_ids(cfg, checkpoint.params(), ids, ReportOptions(lengths=(8, 16), num_sequences=4))
-    assert list(report["sink_rate"]) == ["8", "16"]
-    assert len(report["outliers"]["layers"]) == cfg.num_layers
-    assert np.shape(report["variance"]["attention_output"]["across"]) == (cfg.num_layers, 16)
-    assert report["super_neurons"][0]["write"] != 0

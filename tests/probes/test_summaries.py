@@ -23,13 +23,6 @@ def counted():
     return preference.summarize(PreferenceState(COUNTS_V, DIMENSIONS_LD), vocab_size=V, num_ranked=4)
 
 
-def test_preference_names_every_field(counted):
-    fields = {"num_inputs", "top1_id", "top1_count", "top1_share", "log10_p", "uniform_top_count", "ratio_to_uniform"}
-    fields |= {"num_distinct_tokens", "entropy_bits", "ranked_ids", "ranked_counts", "top_dimension_by_layer"}
-    fields |= {"top_dimension_count_by_layer", "top_dimension_log10_p_by_layer", "final_dimension_counts"}
-    assert set(counted) == fields
-
-
 def test_preference_counts(counted):
     assert (counted["num_inputs"], counted["top1_id"], counted["top1_count"]) == (N, 2, 9)  # the smaller of two ids
     assert counted["top1_share"] == 9 / 24

@@ -53,11 +53,6 @@ def test_sink_rate_by_length_sorts_lengths_and_bands_seeds():
     assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == ["8", "64"]
 
 
-def test_figures_become_inline_svg():
-    figure = sink_figures.sink_map(np.eye(3), epsilon=0.5, length=8)
-    assert figures.svg(figure, "sinks", "which heads are sinks").startswith("<svg")
-
-
 @pytest.mark.slow
 def test_figures_of_a_report_take_its_greatest_length():
     rng = np.random.default_rng(0)

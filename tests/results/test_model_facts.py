@@ -79,6 +79,7 @@ def test_a_stored_fingerprint_tells_what_it_holds(folder, tmp_path):
     stored = tmp_path / "a.fingerprint"
     assert run(["fingerprint", str(folder), "--out", str(stored), "--quiet"]) == 0
     page = page_of(stored, f"seed:2@{SMALL}", tmp_path)
+    assert "What is this evidence worth?" not in page
     assert "a.fingerprint" in page and page.count(f"{NUM_PARAMETERS:,}") >= 2
 
 

@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
 
 from bornbiased_jax.experiments.base import cached
 from bornbiased_jax.experiments.runner import is_complete, load
 from bornbiased_jax.folders import MARKER, Folder
+from bornbiased_jax.lineage import fingerprint, fingerprint_file
 from bornbiased_jax.model import scratch
+from bornbiased_jax.schema import parse_json
 from bornbiased_jax.text.byte_level import ByteTokenizer
 from bornbiased_jax.training.checkpoint import INTERRUPTED, _read_interrupted
 from bornbiased_jax.training.data.shards import INDEX, prepare
@@ -118,6 +122,43 @@ def read_record(folder: Path, path: Path) -> Any:
     return is_complete(path, load("table3"), "smoke", None)
 
 
+SKETCHES = "weights.fingerprint"
+SMALL = "seed:1@qwen3moe-tiny,num_layers=1,d_model=16,d_ff=8,num_heads=2,vocab_size=32,num_experts=2"
+
+
+def sketches(name: str) -> Callable[[Path], str]:
+    """A fingerprint of weights, its header and the shapes of its arrays; the file of this name."""
+
+    def make(folder: Path) -> str:
+        path = fingerprint_file.save_fingerprint(folder / SKETCHES, fingerprint(SMALL))
+        with safe_open(path, framework="numpy") as opened:
+            (folder / "header.json").write_text(opened.metadata()["payload"])
+        (folder / "shapes.json").write_text(json.dumps({key: x.shape for key, x in load_file(path).items()}))
+        return name
+
+    return make
+
+
+def read_sketches(folder: Path, path: Path) -> Any:
+    """Read a fingerprint, under a digest that fits where it is not the file itself that is damaged."""
+    if path.name != SKETCHES:
+        with safe_open(folder / SKETCHES, framework="numpy") as opened:
+            metadata = opened.metadata()
+        header, sound = (folder / "header.json").read_bytes().decode(errors="replace"), load_file(folder / SKETCHES)
+        arrays = {}
+        for key, shape in dict(parse_json((folder / "shapes.json").read_bytes(), "shapes.json")).items():
+            arrays[key] = array = sound.get(key, sound["tensors/statistics"])
+            if isinstance(shape, list) and all(type(size) is int for size in shape) and np.prod(shape) == array.size:
+                arrays[key] = array.reshape(shape)
+        ordered = dict(sorted(arrays.items(), key=lambda item: (-item[1].itemsize, item[0])))
+        signed = {"payload": header, "payload_digest": fingerprint_file._digest(header, ordered)}
+        save_file(arrays, folder / SKETCHES, metadata | signed)
+    content = fingerprint_file.encode(fingerprint_file.load_fingerprint(folder / SKETCHES))
+    # What is read can be written, and holds what the file held.
+    (folder / "again").write_bytes(content)
+    assert fingerprint_file.encode(fingerprint_file.load_fingerprint(folder / "again")) == content
+
+
 def interrupted(folder: Path) -> str:
     """The steps at which a signal ended a run."""
     (folder / INTERRUPTED).write_text("[10, 20]")
@@ -139,5 +180,8 @@ KINDS = {
     "value of an experiment": (value, read_value),
     "record of an experiment": (record, read_record),
     "interrupted steps of a run": (interrupted, read_interrupted),
+    "fingerprint of weights": (sketches(SKETCHES), read_sketches),
+    "header of a fingerprint of weights": (sketches("header.json"), read_sketches),
+    "arrays of a fingerprint of weights": (sketches("shapes.json"), read_sketches),
 }
 """Name of a kind -> how a good file is made, and who reads it (:class:`tests.robustness.kinds.Kind`)."""

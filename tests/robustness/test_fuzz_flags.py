@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bornbiased_jax.cli.main import run
 from tests.cli.test_options import commands
-from tests.robustness.flags import CALLS, FORMS, WORK, extremes, fault_of, kept, line, name_of, options_of, typed
+from tests.robustness.flags import CALLS, FORMS, WORK, extremes, fault_of, kept, name_of, options_of, typed
 from tests.tiers import nightly_except
 
 BEYOND = ("-1", "1" + "0" * 40, "9" * 5000, "x", "nan", "inf", "-inf", "1e999", "")
@@ -55,15 +55,6 @@ def test_extreme_values(path, data):
 @pytest.mark.parametrize("words", kept(), ids=name_of)
 def test_corpus_of_command_lines(words):
     assert fault_of(words) is None
-
-
-@pytest.mark.nightly
-@pytest.mark.slow
-@pytest.mark.parametrize("path", CALLS)
-def test_pairs_of_extreme_options(path):
-    for seed in range(6):
-        words = line(seed, path)
-        assert fault_of(words) is None, words
 
 
 @pytest.mark.parametrize("path", CALLS)

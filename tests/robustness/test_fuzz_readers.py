@@ -11,6 +11,7 @@ from tests.tiers import NIGHTLY
 FEW = range(3)
 # In `make test-all`: two thousand files of weights and of what stands next to them, a few dozen of other kinds.
 OF_WEIGHTS = (*weight_kinds.KINDS, "config.json", "model.safetensors", "index of shards")
+OF_WEIGHTS += tuple(name for name in KINDS if name.endswith("fingerprint of weights"))
 MANY = {name: range(3, 175 if name in OF_WEIGHTS else 40) for name in KINDS}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from bornbiased_jax.config import preset
 from bornbiased_jax.training import PretrainConfig
 from bornbiased_jax.training.metrics import read_metrics
@@ -34,3 +36,12 @@ def words(place, name, *more):
 def losses(folder):
     """The losses of all seeds at each logged step."""
     return [(line["step"], line["loss"]) for line in read_metrics(folder)]
+
+
+def flip(folder):
+    """Damage everything of some size in a folder."""
+    for file in Path(folder).rglob("*"):
+        if file.is_file() and file.stat().st_size > 1000:
+            data = bytearray(file.read_bytes())
+            data[len(data) // 2] ^= 0xFF
+            file.write_bytes(data)

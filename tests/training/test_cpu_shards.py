@@ -12,7 +12,7 @@ import pytest
 from bornbiased_jax.config import preset
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.training import PretrainConfig, cpu_shards
-from bornbiased_jax.training.cpu_shards import CpuShardsStep, cache_chunks, cpu_shards_for, stacked, unstacked
+from bornbiased_jax.training.cpu_shards import CpuShardsStep, cache_chunks, cpu_shards_for, stacked
 from bornbiased_jax.training.optimizer import make_optimizer
 from bornbiased_jax.training.step import State, make_loss, make_train_step
 from tests.tiers import nightly_except
@@ -90,22 +90,6 @@ def test_the_same_bits_at_every_call():
             jax.tree.leaves((again, results)), jax.tree.leaves((first, measured)), strict=True
         ):
             np.testing.assert_array_equal(actual, reference)
-
-
-@pytest.mark.slow
-def test_stacks_and_back():
-    """The state of all seeds and those of each are the same numbers; those of all are given on."""
-    for seeds in (1, 3):
-        state = initializations(seeds)
-        want = jax.tree.map(np.array, state)
-        ones = unstacked(state)
-        assert len(ones) == seeds
-        for index, alone in enumerate(ones):
-            jax.tree.map(lambda leaf, all_of, at=index: np.testing.assert_array_equal(leaf, all_of[at]), alone, want)
-        again = stacked(ones)
-        assert stacked(again) is again
-        jax.tree.map(np.testing.assert_array_equal, again, want)
-        assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state))
 
 
 @pytest.mark.slow

@@ -17,16 +17,6 @@ CFG = preset("qwen3-tiny", num_layers=2, d_model=16, num_heads=2, num_kv_heads=1
 RUN = PretrainConfig(model=CFG, data="x", out="run", warmup=3, steps=10, clip=0.5)
 
 
-def test_schedule():
-    rate = learning_rate(RUN, 10)
-    rates = np.asarray([rate(jnp.asarray(count)) for count in range(11)])
-    np.testing.assert_allclose(rates[:4], [1e-3 / 3, 2e-3 / 3, 1e-3, 1e-3], rtol=1e-6)
-    np.testing.assert_allclose(rates[9:], 1e-4, rtol=1e-5)
-    # Half-way down the cosine: the mean of peak and minimum.
-    np.testing.assert_allclose(rates[6], 5.5e-4, rtol=1e-5)
-    assert (np.diff(rates[3:10]) < 0).all()
-
-
 def written_out(peak, floor, warmup, steps, count):
     """The rate of update ``count`` (from 0) by the formula: linear to the peak, then half a cosine to the floor."""
     if count < warmup:
@@ -35,20 +25,13 @@ def written_out(peak, floor, warmup, steps, count):
     return floor + 0.5 * (peak - floor) * (1 + np.cos(np.pi * way))
 
 
-@pytest.mark.parametrize("warmup, steps, floor", [(3, 10, 1e-4), (1, 7, 0.0), (0, 5, 1e-4), (9, 9, 1e-4), (20, 5, 0.0)])
+@pytest.mark.parametrize("warmup, steps, floor", [(3, 10, 1e-4), (1, 7, 0.0), (0, 1, 1e-4), (9, 9, 1e-4), (20, 5, 0.0)])
 def test_schedule_is_the_formula(warmup, steps, floor):
     run = PretrainConfig(model=CFG, data="x", out="run", warmup=warmup, steps=steps, min_learning_rate=floor)
     rates = jax.vmap(learning_rate(run, steps))(jnp.arange(steps + 3))
     expected = [written_out(1e-3, floor, warmup, steps, count) for count in range(steps + 3)]
     # Near the floor a rate is a small difference of numbers of the size of the peak: float32 roundings of those.
     np.testing.assert_allclose(rates, expected, rtol=1e-6, atol=1e-3 * 2**-22)
-
-
-def test_schedule_without_warmup_or_rest():
-    cold = PretrainConfig(model=CFG, data="x", out="run", warmup=0, steps=1)
-    np.testing.assert_allclose(float(learning_rate(cold, 1)(jnp.asarray(0))), 1e-3, rtol=1e-6)
-    short = PretrainConfig(model=CFG, data="x", out="run", warmup=100, steps=5)
-    np.testing.assert_allclose(float(learning_rate(short, 5)(jnp.asarray(4))), 5e-5, rtol=1e-6)
 
 
 def test_only_matrices_decay():

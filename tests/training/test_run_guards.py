@@ -7,7 +7,6 @@ import dataclasses
 import errno
 import json
 import os
-import re
 import shutil
 import sys
 import types
@@ -28,7 +27,7 @@ from bornbiased_jax.training.metrics import read_metrics
 from bornbiased_jax.training.optimizer import make_optimizer
 from bornbiased_jax.training.program import abstract_state
 from tests.tiers import nightly_except
-from tests.training.small_run import CFG, make, words
+from tests.training.small_run import CFG, flip, make, words
 
 pytestmark = pytest.mark.slow
 
@@ -49,15 +48,6 @@ def copied(calm, name):
 
 def content(folder):
     return {path: path.read_bytes() for path in sorted(Path(folder).rglob("*")) if path.is_file()}
-
-
-def flip(folder):
-    """Damage everything of some size in a folder."""
-    for file in Path(folder).rglob("*"):
-        if file.is_file() and file.stat().st_size > 1000:
-            data = bytearray(file.read_bytes())
-            data[len(data) // 2] ^= 0xFF
-            file.write_bytes(data)
 
 
 # Checkpoints that cannot be read
@@ -194,32 +184,18 @@ def test_resume_with_changed_logging_settings(calm, place, monkeypatch):
     assert pretrain(other)["resumed_from"] == 6
     with pytest.raises(InputError, match="does not exist"):
         pretrain(make(place, "new", data=str(moved)))
+    assert not (place / "new").exists()
     with pytest.raises(InputError, match="data had other content"):
         pretrain(dataclasses.replace(other, data="builtin:code"))
 
 
-def test_runs_are_listed_next_to_a_corrupted_one(calm, tmp_path, capsys):
-    config, _ = calm
-    shutil.copytree(config.out, tmp_path / "good")
-    (tmp_path / "bad").mkdir()
-    (tmp_path / "bad" / "run.json").write_text('{"a": 1}')
-    assert [run["path"] for run in list_runs(tmp_path)] == [str(tmp_path / "good")]
-    assert "left out" in capsys.readouterr().err
-    with pytest.raises(InputError, match="has no field 'config'"):
-        list_runs(tmp_path / "bad")
-
-
 DAMAGED_METRICS = {
     "bytes": lambda line: b"\xff\xfe\x00",
-    "torn": lambda line: line[:-9],
-    "no loss": lambda line: line.replace(b'"loss"', b'"lose"', 1),
     "a word": lambda line: line.replace(b'"step": 3', b'"step": "3"'),
-    "a number less": lambda line: re.sub(rb'"grad_norm": \[[^]]*\]', b'"grad_norm": []', line),
-    "nested": lambda line: b"[" * 100_000,
 }
 
 
-@pytest.mark.parametrize("damage", nightly_except(DAMAGED_METRICS, "bytes", "a word", "nested"))
+@pytest.mark.parametrize("damage", DAMAGED_METRICS)
 def test_damaged_metrics_are_named_and_break_nothing_else(calm, tmp_path, capsys, damage):
     config, summary = calm
     for name in ("good", "bad"):
@@ -260,28 +236,20 @@ def test_a_finished_run_is_written_as_csv_when_that_is_asked_for(calm, tmp_path,
 # More steps
 
 
-def test_a_run_is_extended_as_far_as_its_schedule_reaches(calm, place):
-    config, full = calm
-    part = make(place, "part", steps=3, schedule_steps=6)
-    assert pretrain(part)["step"] == 3
-    more = make(place, "part", steps=6)
-    summary = pretrain(more)
-    assert summary["resumed_from"] == 3 and summary["digests"] == full["digests"]
-    lines = [(line["step"], line["loss"], line["lr"]) for line in read_metrics(more.out)]
-    assert lines == [(line["step"], line["loss"], line["lr"]) for line in read_metrics(config.out)]
+def test_a_run_ends_where_its_schedule_does(calm, place):
     with pytest.raises(InputError, match="laid out for 6 steps and ends there.*--schedule-steps"):
-        pretrain(make(place, "part", steps=7))
+        pretrain(make(place, "calm", steps=7))
     with pytest.raises(InputError, match="holds a run of steps=6, not 5"):
-        pretrain(make(place, "part", steps=5))
-    with pytest.raises(InputError, match="holds a run of schedule_steps=6, not 8"):
-        pretrain(make(place, "part", steps=6, schedule_steps=8))
+        pretrain(make(place, "calm", steps=5))
+    with pytest.raises(InputError, match="holds a run of schedule_steps=None, not 8"):
+        pretrain(make(place, "calm", steps=6, schedule_steps=8))
     with pytest.raises(InputError, match="steps=7 is beyond schedule_steps=6"):
-        make(place, "part", steps=7, schedule_steps=6)
+        make(place, "calm", steps=7, schedule_steps=6)
 
 
 @pytest.mark.as_users
 @pytest.mark.parametrize("keep_latest", nightly_except([None, 1], 1))
-def test_an_interrupted_run_keeps_what_an_undisturbed_one_keeps(place, signal_at, monkeypatch, keep_latest):
+def test_an_interrupted_run_keeps_what_an_undisturbed_one_keeps(calm, place, signal_at, monkeypatch, keep_latest):
     name = f"stopped-{keep_latest}"
     config = make(place, name, keep_latest=keep_latest)
     for step in (1, 3, 2):
@@ -289,7 +257,8 @@ def test_an_interrupted_run_keeps_what_an_undisturbed_one_keeps(place, signal_at
             signal_at(step)
             pretrain(config)
         monkeypatch.undo()
-    assert pretrain(config)["finished"]
+    summary = pretrain(config)
+    assert summary["finished"] and summary["digests"] == calm[1]["digests"]
     undisturbed = [0, 2, 4, 6] if keep_latest is None else [0, 6]
     assert find_steps(Path(config.out)) == undisturbed
     assert not (Path(config.out) / ".interrupted.json").exists()
@@ -323,15 +292,6 @@ def test_a_run_hands_each_seed_its_own_weights(calm, place, capsys):
     assert command(words(place, "copies", "--init-from", f"{config.out}@seed=7", "--seeds", "1,2")) == 2
     assert "copies of each other" in capsys.readouterr().err
     assert not (place / "copies").exists()
-
-
-@pytest.mark.nightly
-def test_every_number_has_an_option(place):
-    more = ["--beta1", "0.8", "--beta2", "0.9", "--epsilon", "1e-6", "--tokenizer", "bytes"]
-    assert command(words(place, "numbers", *more)) == 0
-    config = json.loads((place / "numbers" / "run.json").read_text())["config"]
-    assert (config["beta1"], config["beta2"], config["epsilon"]) == (0.8, 0.9, 1e-6)
-    assert not (place / "numbers" / "tensorboard").exists()
 
 
 def test_epoch_beyond_the_schedule_refused(place):

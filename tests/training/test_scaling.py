@@ -120,20 +120,6 @@ def test_widths_keep_proportions():
         at_width(preset("gpt2-tiny", **SMALL), 17)
 
 
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_logits_at_step_zero_follow_the_scheme():
-    """A head of standard deviation 0.02 has logits that grow as √D; LeCun's does not."""
-    for init, power in (("normal-0.02", 0.5), ("lecun", 0.0)):
-        result = scaling(_config(init=init), (32, 128))
-        row = next(row for row in result.rows if (row.activation, row.step) == ("logits", 0))
-        assert abs(row.slope - power) < 0.1
-    assert {row.step for row in result.rows} == {0, 1}
-    assert {row.activation for row in result.rows} == {
-        "embedded", "attention_update", "mlp_update", "residual", "logits", "logits_update"
-    }  # fmt: skip
-
-
 def test_sentences_name_what_grows_and_from_which_step():
     rows = (
         ScalingRow("residual", 0, 0.0, -0.05, 0.05, (1.0, 1.0)),

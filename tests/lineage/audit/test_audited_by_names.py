@@ -256,11 +256,9 @@ def test_gguf_files_are_audited_whatever_their_fields_say(kind, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", nightly_except(["deepseek_v3", "qwen3_next"], "qwen3_next"))
 def test_architectures_that_do_not_run(name, tmp_path):
-    torch = pytest.importorskip("torch")
-    from tests.checkpoints.architectures import auto_class, transformers_config
+    from tests.checkpoints.architectures import write_model
 
-    torch.manual_seed(1)
-    auto_class(name).from_config(transformers_config(name, scale=2)).save_pretrained(tmp_path / "first")
+    write_model(name, tmp_path / "first", 1, scale=2)
     config = json.loads((tmp_path / "first" / "config.json").read_text())
     flat = read(tmp_path / "first")
     suite = tmp_path / "suite"
@@ -273,9 +271,7 @@ def test_architectures_that_do_not_run(name, tmp_path):
     shutil.copytree(suite / "step100", suite / "step400")
     assert only(audit_folder(suite), "duplicate")["subjects"] == ["step100", "step400"]
     shutil.rmtree(suite / "step400")
-    torch.manual_seed(2)
-    auto_class(name).from_config(transformers_config(name, scale=2)).save_pretrained(tmp_path / "other")
-    save(suite / "step200", read(tmp_path / "other"), config)
+    save(suite / "step200", read(write_model(name, tmp_path / "other", 2, scale=2)), config)
     assert only(audit_folder(suite), "break")["subjects"] == ["step200"]
     tensors = read(suite / "step300")
     part = "kv_b_proj" if name == "deepseek_v3" else "in_proj_qkvz"
@@ -290,12 +286,9 @@ def test_architectures_that_do_not_run(name, tmp_path):
 @pytest.mark.parametrize("name", ["afmoe", "modernbert", "modernbert-decoder"])
 def test_initial_weights_of_transformers_are_drawn_as_it_states(name, tmp_path):
     """Truncated normals, a head with a standard deviation of its own, and routers of zeros."""
-    torch = pytest.importorskip("torch")
-    from tests.checkpoints.architectures import auto_class, transformers_config
+    from tests.checkpoints.architectures import write_model
 
-    torch.manual_seed(1)
-    model = auto_class(name).from_config(transformers_config(name, scale=2))
-    model.save_pretrained(tmp_path / "suite" / "step0")
+    write_model(name, tmp_path / "suite" / "step0", 1, scale=2)
     assert audit_folder(tmp_path / "suite")["findings"] == []
 
 

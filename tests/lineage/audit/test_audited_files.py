@@ -74,23 +74,6 @@ def test_torch_files_are_audited_as_safetensors_are(tmp_path):
         assert row["opened"] and row["digests"] == other["digests"] and row["law"] == other["law"]
 
 
-def test_numbers_that_are_not_finite_are_found_in_a_shard_of_torch(tmp_path):
-    torch = pytest.importorskip("torch")
-    for step, flat in trajectory(1, steps=STEPS[:3]).items():
-        write(tmp_path, f"step{step}", flat)
-    place = tmp_path / "step100"
-    tensors = {key: torch.from_numpy(array.copy()) for key, array in load_file(place / "model.safetensors").items()}
-    (place / "model.safetensors").unlink()
-    name = "model.layers.1.mlp.up_proj.weight"
-    tensors[name][0, 0] = float("nan")
-    shards = {key: f"pytorch_model-0000{1 + number % 2}-of-00002.bin" for number, key in enumerate(sorted(tensors))}
-    for shard in set(shards.values()):
-        torch.save({key: tensors[key] for key in shards if shards[key] == shard}, place / shard)
-    (place / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": shards}))
-    unread = only(audit_folder(tmp_path), "unreadable")
-    assert unread["subjects"] == ["step100"] and f"tensor {name} of {place} holds NaN" in unread["text"]
-
-
 def test_torch_files_by_themselves_are_read_by_names(tmp_path):
     torch = pytest.importorskip("torch")
     runs = write_suite(tmp_path / "suite", (1,), steps=STEPS)
@@ -267,24 +250,6 @@ def test_checkpoints_below_the_final_model_of_a_trainer_are_read(tmp_path):
     report = audit_folder(place)
     assert report["clean"], report["findings"]
     assert [row["name"] for row in report["checkpoints"]] == ["trainer", *(f"checkpoint-{step}" for step in STEPS[1:])]
-
-
-@pytest.mark.parametrize("names", [("checkpoint-200",), ("checkpoint-100", "checkpoint-300")])
-def test_numbers_that_are_not_finite_are_found_in_any_checkpoint_of_a_trainer(tmp_path, names):
-    place = _write_trainer_folder(tmp_path)
-    for number, name in enumerate(names):
-        flat = drifted(initialization(1), 5 + number)
-        flat["blocks/mlp/up/kernel"][1, 0, number] = np.inf
-        write(place, name, flat)
-    report = audit_folder(place)
-    unread = {row["subjects"][0]: row["text"] for row in report["findings"] if row["kind"] == "unreadable"}
-    assert unread.keys() == set(names) and not report["clean"]
-    for name, text in unread.items():
-        assert f"of {place / name} holds NaN or infinite values: train or export it again" in text
-        assert "layers.1.mlp" in text
-    # The others are compared all the same.
-    others = {"trainer", *(f"checkpoint-{step}" for step in STEPS[1:])} - set(names)
-    assert report["pairs"] and all(set(row["checkpoints"]) <= others for row in report["pairs"])
 
 
 def test_adapters_below_the_final_adapter_of_a_trainer_are_read(tmp_path):

@@ -94,12 +94,6 @@ def test_a_first_step_at_a_learning_rate_of_0_is_named_and_no_defect(copies, kin
     assert ("a first step at a learning rate of 0" in report["findings"][0]["text"]) == (kind == "idle-step")
 
 
-def test_a_listing_of_154_branches_is_audited_without_weights(tmp_path, capsys):
-    path = listing(tmp_path, suite(seeds=range(1, 12), steps=range(0, 1400, 100)))
-    assert run(["audit", str(path), "--strict"]) == 0
-    assert "154 checkpoints of 11 runs" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
