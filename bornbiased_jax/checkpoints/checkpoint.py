@@ -292,7 +292,7 @@ def open_checkpoint(
             :func:`bornbiased_jax.parallel.shardings` gives it for a mesh: of a file or a seed, a process then holds
             the parts of its own devices alone. By default everything goes to the default device.
         scratch: a folder for hidden states: weights stay in their file, and a forward pass reads them block by block.
-            What is whole there is taken up again.
+            Complete blocks there are reused.
         file: which set of weights, by the name of its file or index, where a Hugging Face folder holds several.
         ignore_fields: fields of its ``config.json`` to leave out, which are known not to change the model.
 

@@ -42,7 +42,7 @@ _OF = {
 )
 @click.option("--steps", type=options.Ranged(ranges.Steps), required=True, help="Updates.")
 @click.option("--out", required=True, metavar="DIR", help="The run's folder; the same command again resumes it.")
-@click.option("--seeds", default="0", help="Of the adapter's beginning, trained at once: 0:4.")
+@click.option("--seeds", default="0", help="Seeds of the adapter's initial weights, trained at once: 0:4.")
 @click.option("--data-seed", type=options.Ranged(ranges.Seed), default=0, help="Seed of the order of the data.")
 @click.option("--rank", type=options.Ranged(ranges.Width), default=8, help="LoRA: r.")
 @click.option("--alpha", type=options.Ranged(ranges.LearningRate), help="LoRA: α; BA counts α/r times.  [default: 2 r]")

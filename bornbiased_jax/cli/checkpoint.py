@@ -19,11 +19,14 @@ from bornbiased_jax.ranges import Batch, Count, CountOrNone, Seed, SeqLen, Tempe
 @click.option("--prompt-ids", metavar="IDS", help="Token ids to continue, as in 5,17,3.")
 @click.option("--max-new-tokens", type=options.Ranged(CountOrNone), default=32, help="Tokens to add at most.")
 @click.option("--temperature", type=options.Ranged(Temperature), default=0.0, help="0 takes the most probable token.")
-@click.option("--top-k", type=options.Ranged(Count), help="Draw among so many of the most probable tokens.")
+@click.option("--top-k", type=options.Ranged(Count), help="Draw among this many of the most probable tokens.")
 @click.option(
-    "--top-p", type=options.Ranged(TopProbability), default=1.0, help="Draw among those that have this probability."
+    "--top-p",
+    type=options.Ranged(TopProbability),
+    default=1.0,
+    help="Draw among the most probable tokens that together have this probability.",
 )
-@click.option("--seed", type=options.Ranged(Seed), default=0, help="Of the draws.")
+@click.option("--seed", type=options.Ranged(Seed), default=0, help="Seed of the draws.")
 @outputs.result_options
 def generate(
     checkpoint: str,
@@ -107,7 +110,7 @@ def parity(directory: str, num_sequences: int, seq_len: int, json_file: str | No
 def evaluate(
     checkpoint: str, text: str | None, data: str | None, tokenizer: str | None, json_file: str | None, **choices: Any
 ) -> None:
-    """Perplexity per token and bits per byte of a text at a fixed context.
+    """Measure perplexity per token and bits per byte of a text at a fixed context.
 
     \b
     Example:

@@ -73,7 +73,7 @@ class NeuronsType(click.ParamType):
 @click.option(
     "--token-labels",
     type=click.Choice(["strings", "ids"]),
-    help="What names a token: its string, where a tokenizer is there, or its number.  [default: strings]",
+    help="Match tokens by their strings, if there is a tokenizer, or by their numbers.  [default: strings]",
 )
 @options.file_option
 @options.roles_option

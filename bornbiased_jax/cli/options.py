@@ -292,7 +292,7 @@ stream_options = together(
     ),
 )
 file_option = click.option("--file", metavar="NAME", help="Which set of weights, where a folder holds several.")
-roles_option = click.option("--roles", metavar="FILE", help="JSON: what tensors are that no convention of names knows.")
+roles_option = click.option("--roles", metavar="FILE", help="JSON that says what tensors with unknown names are.")
 ignore_option = click.option(
     "--ignore-field",
     "ignore_fields",

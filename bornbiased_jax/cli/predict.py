@@ -16,7 +16,7 @@ from bornbiased_jax.ranges import Count, SeqLen
 @click.command("predict", cls=Command)
 @options.model_options
 @click.option("--seq-len", type=options.Ranged(SeqLen), required=True, metavar="T", help="Length of the sequences.")
-@click.option("--num-inputs", type=options.Ranged(Count), default=2_000, metavar="N", help="Sequences a seed.")
+@click.option("--num-inputs", type=options.Ranged(Count), default=2_000, metavar="N", help="Sequences per seed.")
 @click.option("--checkpoint", metavar="C", help="Predict initial weights of this checkpoint's architecture.")
 @options.sweep_option
 @click.option(

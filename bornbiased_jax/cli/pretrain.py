@@ -28,7 +28,7 @@ OVERRIDES: dict[str, tuple[Any, str]] = {
         options.Ranged(ranges.Steps),
         "Plan the learning rate for this many steps; a later call may continue up to them.  [default: steps]",
     ),
-    "batch-size": (options.Ranged(ranges.Batch), "Sequences a step."),
+    "batch-size": (options.Ranged(ranges.Batch), "Sequences per step."),
     "accumulation": (
         options.Ranged(ranges.Batch),
         "Micro-batches of a batch, which go through the model one after the other.",
@@ -153,7 +153,7 @@ def settings_of(arguments: Mapping[str, Any]) -> PretrainConfig:
     "--schedule",
     type=click.Choice([*SHAPES, *RECIPES]),
     metavar=f"[{'|'.join(SHAPES)}]",
-    help=f"{OVERRIDES['schedule'][1]} A recipe's name chooses that.",
+    help=f"{OVERRIDES['schedule'][1]} A recipe's name chooses that recipe.",
 )
 @run_options("schedule")
 @dry_run.dry_run_option

@@ -22,7 +22,9 @@ from bornbiased_jax.errors import InputError
     help="Seconds, minutes to an hour or two on two cores, or the papers' sizes.",
 )
 @click.option("--out", default="out", metavar="DIR", help="Records and the page go here.")
-@click.option("--overwrite", is_flag=True, help="Take a folder that holds other things; only files in the way go.")
+@click.option(
+    "--overwrite", is_flag=True, help="Use a folder that holds other files, and replace files of the same names."
+)
 @click.option("--data", metavar="DATA", help="Text for the experiments that read some: a file, folder or builtin:…")
 @click.option(
     "--list",
@@ -49,7 +51,7 @@ def reproduce(
     json_file: str | None,
     **common: Any,
 ) -> int:
-    """Run the papers' tables and figures and write one record each and OUT/index.html; again: resumes.
+    """Run the papers' tables and figures and write a record of each and OUT/index.html; run again to resume.
 
     \b
     Example:

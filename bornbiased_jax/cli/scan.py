@@ -45,9 +45,10 @@ def scan(
     """Find which of many models one model shares an initialization with.
 
     Bases are checkpoints, stored fingerprints, or folders of fingerprints; `builtin` is the store of public models that
-    ships with the package. A quick screen rules out most bases; the others are tested as by `bornbiased seedprint`, and
-    one correction covers all bases. With --mixture, coefficients say how far the suspect has moved from B0 toward each
-    base, block by block; they never say which model descends from which.
+    ships with the package. A quick screen rules out most bases; the others are tested as by `bornbiased seedprint`,
+    except that neurons in another order are not matched, and one correction covers all bases. With --mixture,
+    coefficients say how far the suspect has moved from B0 toward each base, block by block; they never say which model
+    descends from which.
 
     \b
     Example:

@@ -356,7 +356,7 @@ def lineage(base: Source, suspect: Source, **options: Unpack[TraceOptions]) -> L
         options: :class:`bornbiased_jax.lineage.trace.TraceOptions` (``test``, ``alpha``, ``base_digest`` …).
 
     Raises:
-        InputError: what that function refuses.
+        InputError: what :func:`bornbiased_jax.lineage.trace.trace` refuses.
 
     Example:
         >>> from bornbiased_jax import progress

@@ -44,7 +44,7 @@ SCHEDULES: dict[str, dict[str, object]] = {
 
 @dataclasses.dataclass(frozen=True)
 class PretrainConfig:
-    """One run. The defaults are the schedule ``tiny``; :func:`from_schedule` starts from another.
+    """Settings of one run. The defaults are the recipe ``tiny``; :func:`from_schedule` starts from another.
 
     Sizes are counts; a step is one update of the optimizer on ``batch_size`` sequences of ``context``
     predicted tokens. The same data, in the same order, reach every seed.

@@ -147,7 +147,7 @@ def pretrain(
         initial: models to begin with instead of untrained ones: (architecture, weights) for each seed; or the one that
             an adapter is trained on. ``config.init_from`` says where they came from; how they were drawn replaces
             ``init`` and ``init_groups`` of ``config.model``.
-        tokenizer: theirs; used unless ``config.tokenizer`` names another.
+        tokenizer: that of the initial models; used unless ``config.tokenizer`` names another.
         hooks: called after every update, before the run's own.
         loggers: also given every line of metrics, besides those of the run; closed at the end.
 

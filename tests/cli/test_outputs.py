@@ -129,7 +129,7 @@ def test_seeds_are_summarized_by_mean_sd_and_range():
 def test_no_sinks_are_called_none():
     report = {"sink_rate": {"8": 0.0}, "num_sequences": 4, "position": 1, "epsilon": 0.25}
     told = Sinks(report).summary()[0]
-    assert told == "No head puts more than 0.25 of their attention on position 1 at T = 8: there are no sinks."
+    assert told == "No head puts more than 0.25 of its attention on position 1 at T = 8: there are no sinks."
 
 
 def test_tables_are_titled_with_what_was_changed():

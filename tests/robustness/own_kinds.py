@@ -16,7 +16,8 @@ from safetensors.numpy import load_file, save_file
 from bornbiased_jax.experiments.base import cached
 from bornbiased_jax.experiments.runner import is_complete, load
 from bornbiased_jax.folders import MARKER, Folder
-from bornbiased_jax.lineage import fingerprint, fingerprint_file
+from bornbiased_jax.lineage import fingerprint_file
+from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.model import scratch
 from bornbiased_jax.schema import parse_json
 from bornbiased_jax.text.byte_level import ByteTokenizer
