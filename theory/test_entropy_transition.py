@@ -155,7 +155,7 @@ def _check_encoder(encoder, width, num_layers, networks, first_seed):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", nightly_except(ENCODERS, "post-norm", "centred"))
+@pytest.mark.parametrize("name", nightly_except(ENCODERS, "post-norm"))
 @pytest.mark.parametrize(("width", "num_layers"), [(192, 4), pytest.param(384, 8, marks=NIGHTLY)])
 def test_encoders_within_two_standard_errors_of_32_networks(name, width, num_layers):
     _check_encoder(ENCODERS[name], width, num_layers, 32, 500)

@@ -18,6 +18,7 @@ from bornbiased_jax.prediction import predict_gradients
 from bornbiased_jax.theory.gradients import LARGEST_HEAD_VARIANCE, HeadGradients, gradients
 from bornbiased_jax.theory.mean_field import profile
 from bornbiased_jax.theory.stack import Stack
+from tests.tiers import nightly_except
 
 
 def _check(name, seeds):
@@ -38,7 +39,7 @@ def _check(name, seeds):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["gpt2, tied", "llama"])
+@pytest.mark.parametrize("name", nightly_except(["gpt2, tied", "llama"], "llama"))
 def test_gradient_norms_of_eight_seeds(name):
     _check(name, range(300, 308))
 

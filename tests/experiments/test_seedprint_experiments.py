@@ -39,6 +39,7 @@ def test_calibration_shows_every_test_and_corrects_for_the_checks(tmp_path):
     assert not by["gaussian", "permutation"]["claims_calibration"]
 
 
+@pytest.mark.nightly
 def test_a_killed_calibration_goes_on(tmp_path, monkeypatch):
     few = {"permutation": {"tokens": 4, "gaussian": 4}, "published": 4, "population": 2}
     fewer = {"pairs": few, "power": {**calibration.EXPERIMENT.settings["smoke"]["power"], "num_pairs": 2}}

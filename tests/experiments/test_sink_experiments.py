@@ -30,7 +30,6 @@ from bornbiased_jax.text import read_text
 from tests.experiments.smoke import record_of, show
 from tests.fixtures.engines import elsewhere
 from tests.fixtures.llama2c_files import write_pair
-from tests.tiers import nightly_except
 
 pytestmark = pytest.mark.slow
 
@@ -100,7 +99,8 @@ def without_times(made):
     return {name: {**run, "seconds_per_step": None} for name, run in made["cures"].items()}
 
 
-@pytest.mark.parametrize("durable", nightly_except([False, True], True))
+@pytest.mark.nightly
+@pytest.mark.parametrize("durable", [False, True])
 def test_seeds_are_trained_in_blocks_by_any_engine(tmp_path, durable):
     """As if together, to float32's rounding in four steps: a program of one seed may add in another order."""
     mitigations = [HEAD_NORM] if durable else [HEAD_NORM, "baseline"]
