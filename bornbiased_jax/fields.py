@@ -8,7 +8,10 @@ untouched by it for a reason that is written down here. A new field needs its li
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from bornbiased_jax.config import ModelConfig
 
 Reader = Literal["initialization", "theory", "export", "fused_attention"]
 
@@ -121,3 +124,28 @@ def fields_of(reader: Reader) -> Iterator[tuple[str, Policy]]:
     """Yield every field with the policy of one reader."""
     for name, entry in TABLE.items():
         yield name, getattr(entry, reader)
+
+
+_LLAMA3_ROPE = ("rope_low_freq_factor", "rope_high_freq_factor", "rope_original_max_seq_len")
+_ROPE = ("rope_theta", "rotary_fraction", "rope_scaling", "rope_local_theta", "rope_scaling_factor", *_LLAMA3_ROPE)
+
+
+def unread_fields(cfg: ModelConfig) -> dict[str, str]:
+    """Return the fields that a model does not read, each with the field whose value switches it off."""
+    unread: dict[str, str] = {}
+    if not any(cfg.is_local or ()):
+        unread["rope_local_theta"] = "attention_pattern"
+    if cfg.rope_scaling == "none":
+        unread["rope_scaling_factor"] = "rope_scaling"
+    if cfg.rope_scaling != "llama3":
+        unread |= dict.fromkeys(_LLAMA3_ROPE, "rope_scaling")
+    # Without rotated queries and keys no field of RoPE is read.
+    if cfg.positions != "rope" or not cfg.attention:
+        unread |= dict.fromkeys(_ROPE, "attention" if not cfg.attention else "positions")
+    if cfg.num_experts is None:
+        unread |= dict.fromkeys(("experts_per_token", "normalize_expert_weights"), "num_experts")
+    if not cfg.qk_norm:
+        unread["qk_norm_scope"] = "qk_norm"
+    if cfg.norm == "none" and not cfg.qk_norm and not cfg.head_norm:
+        unread["norm_eps"] = "norm"
+    return unread

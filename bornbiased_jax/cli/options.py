@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from bornbiased_jax import io, progress
-from bornbiased_jax.config import PRESETS, FieldValue, ModelConfig, parse_setting, preset
+from bornbiased_jax.config import PRESETS, ModelConfig, parse_setting, preset
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.fields import unread_fields
 from bornbiased_jax.ranges import Processes, Rank, SeqLen, ends, in_words, whole, within
 from bornbiased_jax.schema import cut, shown
 from bornbiased_jax.schemes import parse_groups
@@ -171,19 +172,6 @@ def parse_lengths(text: str, option: str) -> list[int]:
     return list(dict.fromkeys(numbers))
 
 
-_UNREAD: Mapping[str, tuple[str, tuple[FieldValue, ...]]] = {
-    **dict.fromkeys(("rope_scaling", "rope_theta", "rotary_fraction"), ("positions", ("learned", "none"))),
-    "rope_scaling_factor": ("rope_scaling", ("none",)),
-    **dict.fromkeys(
-        ("rope_low_freq_factor", "rope_high_freq_factor", "rope_original_max_seq_len"),
-        ("rope_scaling", ("none", "linear")),
-    ),
-    "qk_norm_scope": ("qk_norm", (False,)),
-    **dict.fromkeys(("experts_per_token", "normalize_expert_weights"), ("num_experts", (None,))),
-}
-"""Fields that no model reads where another field has one of some values: field -> (that one, its values)."""
-
-
 def model_config(name: str | None, settings: Sequence[str], swept: str = "") -> ModelConfig:
     """Return the configuration of --model and --set.
 
@@ -198,10 +186,11 @@ def model_config(name: str | None, settings: Sequence[str], swept: str = "") -> 
     if name is None:
         raise InputError("no model: give --model PRESET (bornbiased models lists them)")
     cfg = preset(name, **dict(parse_setting(setting) for setting in settings))
+    unread = unread_fields(cfg)
     for setting in settings:
         field, value = parse_setting(setting)
-        switch, unread_at = _UNREAD.get(field, ("", ()))
-        if unread_at and switch != swept and getattr(cfg, switch) in unread_at:
+        switch = unread.get(field, swept)
+        if switch != swept:
             state = json.dumps(getattr(cfg, switch)).strip('"')
             raise InputError(
                 f"--set {setting} changes nothing where {switch}={state}: set {switch} too, or leave it out"

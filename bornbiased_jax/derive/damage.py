@@ -151,8 +151,7 @@ def _paired(first: Model, second: Model, name: str) -> dict[str, tuple[np.ndarra
             )
     for field in FIELDS:
         values = [getattr(model[0], field) for model in (first, second)]
-        is_idle = field == "max_seq_len" and not first[0].depends_on_max_seq_len
-        if field not in ("init", "init_groups") and not is_idle and values[0] != values[1]:
+        if field not in first[0].free_fields and values[0] != values[1]:
             raise InputError(
                 f"{name} cannot be merged in: {field} is {values[0]} here and {values[1]} there; merge models of one "
                 "architecture"

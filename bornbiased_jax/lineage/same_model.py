@@ -22,6 +22,7 @@ from bornbiased_jax import hardware, progress
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.roles import Role, RoleSource, path_in_words
 from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.fields import unread_fields
 from bornbiased_jax.lineage.blockwise import logits_memory, probe_outputs
 from bornbiased_jax.lineage.fingerprints import LARGE
 from bornbiased_jax.lineage.roundings import Explanations, pieces
@@ -37,8 +38,6 @@ _NEUTRAL = {
     *("init", "init_groups", "num_layers", "d_model", "d_ff", "shared_expert_width", "vocab_size", "tie_embeddings"),
     *("bias", "qkv_bias"),
 }
-_LLAMA3_ROPE = ("rope_low_freq_factor", "rope_high_freq_factor", "rope_original_max_seq_len")
-_ROPE = ("rope_theta", "rotary_fraction", "rope_scaling", "rope_local_theta", "rope_scaling_factor", *_LLAMA3_ROPE)
 # GGUF holds settings in single precision.
 _SINGLE = 1e-6
 # Biases and norms of heads of a rotated or reordered copy have the same size, up to what float32 leaves.
@@ -300,24 +299,7 @@ def _computing_settings(cfg: ModelConfig) -> dict[str, object]:
     values: dict[str, object] = {field.name: getattr(cfg, field.name) for field in dataclasses.fields(cfg)}
     local = cfg.is_local if cfg.is_local is not None and any(cfg.is_local) else None
     values["attention_pattern"], values["rope_pattern"] = local, cfg.is_rotated
-    # Settings that others switch off.
-    idle: set[str] = set()
-    if cfg.positions != "rope" or not cfg.attention:
-        idle.update(_ROPE)
-    if cfg.rope_scaling == "none":
-        idle.add("rope_scaling_factor")
-    if cfg.rope_scaling != "llama3":
-        idle.update(_LLAMA3_ROPE)
-    if local is None:
-        idle.add("rope_local_theta")
-    if cfg.num_experts is None:
-        idle.update(("experts_per_token", "normalize_expert_weights"))
-    if not cfg.qk_norm:
-        idle.add("qk_norm_scope")
-    if not cfg.depends_on_max_seq_len:
-        idle.add("max_seq_len")
-    if cfg.norm == "none" and not cfg.qk_norm and not cfg.head_norm:
-        idle.add("norm_eps")
+    idle = {*unread_fields(cfg), *cfg.free_fields}
     # Coordinates that stay zero lower the mean square that the constant is added to.
     values["norm_eps"] = cfg.norm_eps * cfg.d_model
     values["attention_scale"] = cfg.attention_scale or 1 / math.sqrt(cfg.key_dim)

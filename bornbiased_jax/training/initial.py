@@ -108,8 +108,7 @@ def check_architecture(config: PretrainConfig, cfg: ModelConfig) -> None:
     Raises:
         InputError: it is another; the sentence names the field.
     """
-    # How weights were drawn is no matter, for they are given; nor is a longer context, unless attention depends on it.
-    ignored = dict.fromkeys(("init", "init_groups", *["max_seq_len"] * (not cfg.depends_on_max_seq_len)))
+    ignored = dict.fromkeys(cfg.free_fields)
     of_run, of_model = ({**vars(architecture), **ignored} for architecture in (config.model, cfg))
     # What was asked for before what follows from it.
     first = ("d_model", "num_layers", "num_heads", "vocab_size")
