@@ -12,8 +12,8 @@ from bornbiased_jax.checkpoints.export import config_json, family_of
 from bornbiased_jax.checkpoints.formats.hf_config import read_config
 from bornbiased_jax.config import FIELDS, ModelConfig, preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.fields import TABLE
-from bornbiased_jax.init import distribution, parameter_shapes
+from bornbiased_jax.fields import TABLE, unread_fields
+from bornbiased_jax.init import distribution, init_seed, parameter_shapes
 from bornbiased_jax.model import apply, attention
 from bornbiased_jax.parameters import parameter_table
 from bornbiased_jax.theory import predict as whole_model
@@ -278,3 +278,46 @@ def test_fused_attention(name, monkeypatch):
         assert calls == []
     else:
         assert (calls != CALLS_OF_LLAMA) == (policy.kind == "used")
+
+
+MIXED = {"rope_scaling": "llama3", "rope_original_max_seq_len": 16, "qk_norm": True, "num_experts": 2, "window": 3}
+OTHER_VALUES = {
+    "rope_theta": 77.0, "rotary_fraction": 0.5, "rope_scaling_factor": 8.0, "rope_low_freq_factor": 1.5,
+    "rope_high_freq_factor": 3.0, "rope_original_max_seq_len": 9, "experts_per_token": 1,
+    "normalize_expert_weights": False, "qk_norm_scope": "projection", "norm_eps": 0.1,
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rope_scaling": "linear", "rope_scaling_factor": 2.0},
+        {**MIXED, "rope_scaling_factor": 2.0, "attention_pattern": "lg"},
+        {"positions": "learned", "norm": "none"},
+        {"attention": False},
+    ],
+    ids=["linear", "mixed", "learned", "no attention"],
+)
+def test_a_program_depends_on_the_fields_that_it_reads_and_on_no_others(changes):
+    cfg = LLAMA.replace(**changes)
+
+    def program(cfg):
+        params, tokens_BT = parameter_shapes(cfg), jax.ShapeDtypeStruct((1, 12), "int32")
+        return jax.jit(lambda params, tokens_BT: apply(cfg, params, tokens_BT)).lower(params, tokens_BT).as_text()
+
+    others = OTHER_VALUES | {"rope_scaling": "none" if cfg.rope_scaling == "linear" else "linear"}
+    same = {field for field, value in others.items() if program(cfg.replace(**{field: value})) == program(cfg)}
+    # A configuration without a pattern has no base of local layers.
+    assert same == set(unread_fields(cfg)) - {"rope_local_theta"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("pattern", "is_read"), [("gg", False), ("lg", True)])
+def test_the_base_of_local_layers_is_read_where_a_layer_is_local(pattern, is_read):
+    cfg = LLAMA.replace(attention_pattern=pattern, window=3)
+    params, tokens_BT = init_seed(cfg, 0), jnp.arange(12)[None]
+    plain, other = (
+        apply(changed, params, tokens_BT).logits_BTV for changed in (cfg, cfg.replace(rope_local_theta=77.0))
+    )
+    assert bool(jnp.any(plain != other)) is is_read is ("rope_local_theta" not in unread_fields(cfg))
