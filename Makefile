@@ -54,7 +54,7 @@ extending: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.docs.scratch -n $(JOBS) $(FILES)
 
 # A survivor that tests/mutants.md does not list is an error.
-mutants: $(VENV)/.installed-mutants
+mutants: $(VENV)/.installed-dev $(VENV)/.installed-mutants
 	$(BIN)/python -m tests.mutants --known tests/mutants.md
 
 lint: $(VENV)/.installed-dev
@@ -71,7 +71,7 @@ actionlint: $(VENV)/.installed-workflows
 # The cells of the pages run while the site is built; a warning is an error, and so is a link that leads nowhere or away.
 # Blocks of the README and of other pages in Markdown run in `make test-slow`. Sphinx reads with so many processes and
 # writes with one fewer: one more than the cores evens out pages of different lengths.
-docs: $(VENV)/.installed-docs
+docs: $(VENV)/.installed-dev $(VENV)/.installed-docs
 	rm -rf out/site
 	$(BIN)/python -m sphinx --jobs $$(($(JOBS) + 1)) --fail-on-warning --keep-going --quiet --builder html --doctree-dir out/.doctrees docs out/site
 	$(BIN)/python -m tests.docs.site out/site
@@ -82,32 +82,19 @@ bench: $(VENV)/.installed-torch
 
 install: $(VENV)/.installed-dev
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(BIN)/python:
 	@test -n "$(PYTHON)" || { echo 'No Python 3.11 or newer with venv was found: install one, or say PYTHON=...' >&2; exit 2; }
 	@echo "Installing into $(VENV) (once; some minutes)"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 	@$(PIP) --editable .
 	@touch $@
 
-$(VENV)/.installed-dev: $(VENV)/.installed
-	@$(PIP) --editable '.[dev]'
-	@touch $@
-
-$(VENV)/.installed-docs: $(VENV)/.installed-dev
-	@$(PIP) --editable '.[dev,docs]'
-	@touch $@
-
-$(VENV)/.installed-torch: $(VENV)/.installed
-	@$(PIP) --editable '.[torch]'
-	@touch $@
-
-$(VENV)/.installed-mutants: $(VENV)/.installed-dev
-	@$(PIP) --editable '.[dev,mutants]'
-	@touch $@
-
-$(VENV)/.installed-workflows: $(VENV)/.installed
-	@$(PIP) --editable '.[workflows]'
-	@touch $@
+# The package with one of its extras, and in the same call whatever ALSO names: each call of pip resolves everything anew.
+$(VENV)/.installed-%: pyproject.toml constraints.txt | $(BIN)/python
+	@$(PIP) --editable '.[$*]' $(ALSO)
+	@touch $(VENV)/.installed $@
 
 clean:
 	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -8,7 +8,7 @@ import functools
 import hashlib
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -122,36 +122,42 @@ def _find(root: Path, module: str) -> Path | None:
 @functools.lru_cache(maxsize=4096)
 def _parse(path: Path, _mtime_ns: int, _size: int) -> tuple[str, list[tuple[str, str]]]:
     """Return the syntax of a file as text, and its imports: (module, member or "")."""
-    tree = ast.parse(path.read_text())
-    imports = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            imports += [(alias.name, "") for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            if node.level or node.names[0].name == "*":
-                raise ValueError(f"line {node.lineno}: import by the module's full name, and what is used by its own")
-            imports += [(node.module or "", alias.name) for alias in node.names]
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _LOADED_BY_NAME.match(node.value):
-            imports.append((node.value.partition(":")[0], ""))
-    return "".join(_syntax(tree)), imports
+    parts: list[str] = []
+    imports: list[tuple[str, str]] = []
+    _read(ast.parse(path.read_text()), parts, imports)
+    return "".join(parts), imports
 
 
-def _syntax(value: object) -> Iterator[str]:
-    """Yield a syntax tree as text without docstrings and places; alike on every Python."""
+def _read(value: object, parts: list[str], imports: list[tuple[str, str]]) -> None:
+    """Append a syntax tree as text without docstrings and places, alike on every Python, and what it imports."""
     if isinstance(value, ast.AST):
-        yield type(value).__name__
-        for name, field in ast.iter_fields(value):
+        imports += _imports_of(value)
+        parts.append(type(value).__name__)
+        for name in value._fields:
+            field = getattr(value, name, None)
             if field is not None and field != [] and name not in _NO_CODE:
-                yield f" {name}="
-                yield from _syntax(field)
+                parts.append(f" {name}=")
+                _read(field, parts, imports)
     elif isinstance(value, list):
-        yield "["
+        parts.append("[")
         for entry in value:
             if not _is_silent(entry):
-                yield from _syntax(entry)
-        yield "]"
+                _read(entry, parts, imports)
+        parts.append("]")
     else:
-        yield repr(value)
+        parts.append(repr(value))
+
+
+def _imports_of(node: ast.AST) -> list[tuple[str, str]]:
+    if isinstance(node, ast.Import):
+        return [(alias.name, "") for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        if node.level or node.names[0].name == "*":
+            raise ValueError(f"line {node.lineno}: import by the module's full name, and what is used by its own")
+        return [(node.module or "", alias.name) for alias in node.names]
+    if isinstance(node, ast.Constant) and isinstance(node.value, str) and _LOADED_BY_NAME.match(node.value):
+        return [(node.value.partition(":")[0], "")]
+    return []
 
 
 def _is_silent(node: object) -> bool:

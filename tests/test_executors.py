@@ -1,5 +1,6 @@
 """Every engine writes the same files, in processes of its own."""
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -8,6 +9,7 @@ import sys
 
 import pytest
 
+from bornbiased_jax.cli.main import run
 from tests.tiers import nightly_except
 
 pytestmark = pytest.mark.slow
@@ -41,19 +43,27 @@ ENGINES = {
 }
 
 
-def called(name, place, *further):
+def words_of(name, place):
+    """The command of a call in a folder."""
+    words, option, _ = CALLS[name]
+    return [*words, "--json", str(place / "report.json"), "--quiet", option, str(place / "ledger")]
+
+
+def made(name, place):
     """The result and the chunks of one call."""
-    words, option, part = CALLS[name]
-    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
-    command = [sys.executable, "-m", "bornbiased_jax", *words, "--json", "-", "--quiet", option, str(place / "ledger")]
-    process = subprocess.run(
-        [*command, *further], env=environment, cwd=place, capture_output=True, text=True, timeout=500
-    )
-    assert process.returncode == 0, process.stderr
     chunks = {f"{path.parent.name}/{path.name}": path.read_bytes() for path in place.rglob("seed*.npz")}
     # The command line and the provenance are those of a call.
-    report = {key: value for key, value in json.loads(process.stdout).items() if key not in ("command", "provenance")}
-    return part(report), chunks
+    report = json.loads((place / "report.json").read_text())
+    return CALLS[name][2]({key: report[key] for key in report if key not in ("command", "provenance")}), chunks
+
+
+def called(name, place, *further):
+    """The result and the chunks of a call in a process of its own."""
+    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+    command = [sys.executable, "-m", "bornbiased_jax", *words_of(name, place), *further]
+    process = subprocess.run(command, env=environment, cwd=place, capture_output=True, text=True, timeout=500)
+    assert process.returncode == 0, process.stderr
+    return made(name, place)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +72,10 @@ def alone(tmp_path_factory):
 
     def of(name):
         if name not in values:
-            values[name] = called(name, tmp_path_factory.mktemp("alone"))
+            place = tmp_path_factory.mktemp("alone")
+            with contextlib.chdir(place):
+                assert run(words_of(name, place)) == 0
+            values[name] = made(name, place)
         return values[name]
 
     return of

@@ -155,7 +155,7 @@ SEEDS, INPUTS, LENGTH = 12, 200, 16
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", nightly_except(CASES, "relu balanced", "mup"))
+@pytest.mark.parametrize("name", nightly_except(CASES, "relu balanced"))
 def test_predicted_cosines_hold_the_measured_ones(name):
     """At most two of twelve seeds may lie outside their 99% intervals: three have probability 2e-4 at one depth.
 

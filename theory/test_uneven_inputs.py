@@ -138,6 +138,7 @@ def measured() -> np.ndarray:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_the_top1_fraction_of_real_blocks() -> None:
     prediction = profile(stack_of(GPT2, tokens=False), LENGTH)
     cosine = contraction(prediction)

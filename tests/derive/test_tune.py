@@ -32,6 +32,7 @@ def adapt(text, checkpoint, method, out, *options):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_each_seed_of_a_run_is_fine_tuned_from_its_own_as_pretrain_does(text, tmp_path):
     parent, seeds = str(tmp_path / "both"), ["--seeds", "1,2"]
     assert adapt(text, LLAMA, "lora", parent, "--rank", "2", *seeds) == 0

@@ -44,6 +44,7 @@ def test_preference_states_model_inputs_seeds_and_both_cosines(record):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @_with_record(traces)
 def test_rotated_models_are_nearer_to_their_own_initialization(record):
     tables, panels, claims = show(traces.EXPERIMENT, record)

@@ -64,6 +64,7 @@ def test_a_run_that_was_stopped_is_not_taken_for_a_finished_one(tmp_path, monkey
         persistence.base_run(context)
 
 
+@pytest.mark.nightly
 def test_progress_is_measured_from_untrained_model(work):
     context = context_of(PAIRS["table4b"], work)
     run = persistence.base_run(context)

@@ -34,6 +34,7 @@ from tests.fixtures.llama2c_files import write_pair
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.nightly
 def test_figure_9_measures_every_mitigation(tmp_path):
     record = record_of(figure9.EXPERIMENT, tmp_path)
     mitigations = record["result"]["cures"]
@@ -63,6 +64,7 @@ def test_figure_9_measures_every_mitigation(tmp_path):
         assert np.all(np.abs(found_T - expected_T) <= allowed * expected_T), row["cure"]
 
 
+@pytest.mark.nightly
 def test_figure_6_shows_both_spreads(tmp_path):
     record = record_of(figure6.EXPERIMENT, tmp_path)
     wide, narrow = record["result"]["norms"]
@@ -257,6 +259,7 @@ def test_the_larger_search_tells_batch_and_context(tmp_path):
     assert row.settings[1:3] == ["4 × 32", "0.10"]
 
 
+@pytest.mark.nightly
 def test_sinks_of_schemes_are_compared_with_the_reference_seed_by_seed(tmp_path):
     record = record_of(sink_growth.BY_SCHEME, tmp_path)
     (table,), _, (claim,) = show(sink_growth.BY_SCHEME, record)

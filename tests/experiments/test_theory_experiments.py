@@ -39,7 +39,7 @@ NAMES = (
     "gradient_norms",
 )
 # Their code is like another's, or theory's tests run it.
-NIGHTLY_NAMES = ("table2", "unseen_schemes", "entropy_transition", "gradient_norms")
+NIGHTLY_NAMES = ("figure3", "table2", "unseen_schemes", "entropy_transition", "gradient_norms")
 SIGMAS = 4.0
 
 
@@ -162,6 +162,7 @@ def test_the_direction_test_is_calibrated_where_isotropy_is_not():
     assert stats.binomtest(int(refused), trials, 0.05, alternative="greater").pvalue < 1e-6
 
 
+@pytest.mark.nightly
 def test_preferences_come_with_the_mlp(record):
     variants = modules.by_variant(record("figure3"))
     fractions = {

@@ -265,11 +265,12 @@ def _exit_codes() -> Values:
 
 # An experiment compiles for half a minute; these train a model first, or start another process.
 MARKS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("pretrain", "runs", "plot", "sinks-by-step", "sinks-rounding"), ("slow",)),
-    **dict.fromkeys(("adapt-lora", "whichseed", "predict", "seedprint-population", "export-of-run"), ("slow",)),
+    **dict.fromkeys(("pretrain", "runs", "plot", "sinks-rounding"), ("slow",)),
+    **dict.fromkeys(("adapt-lora", "predict", "seedprint-population", "export-of-run"), ("slow",)),
     **dict.fromkeys(("probe-preference", "generate-text", "seedprint-undefined", "intervene"), ("slow",)),
     **dict.fromkeys(("reproduce", "export-peft", "adapt-full", "adapt-prefix", "adapt-prefix-plus"), NIGHTLY),
-    **dict.fromkeys(("probe-preference-checkpoint", "probe-contraction-theory", "whichseed-none"), NIGHTLY),
+    **dict.fromkeys(("probe-preference-checkpoint", "probe-contraction-theory"), NIGHTLY),
+    **dict.fromkeys(("whichseed", "whichseed-none", "sinks-by-step"), NIGHTLY),
 }
 CASES = {
     **{f"keys-{name}": Case(functools.partial(_keys, name), marks=MARKS.get(name, ())) for name in CALLS},

@@ -165,8 +165,8 @@ FAULTS = {"RoPE base changed by 1%": _longer_rope, "one head negated": _negated_
 NIGHTS = ("gpt2 relu no norm", "gpt2 tanh no positions", "no residual", "llama linear rope", "olmo2", "softpick")
 NIGHTS += ("clipped", "zero sink logit", "attenuate", "elementwise gate", "value gate", "mixtral", "mlp only")
 NIGHTS += ("gpt2 learned positions", "llama3 rope", "qwen2", "centred", "head norm", "neox", "amplify")
-NIGHTS += ("headwise gate", "learned sink logit", "qwen3_moe")
-OFTEN = ("gemma3", "prefix", "capped", "sigmoid")
+NIGHTS += ("headwise gate", "learned sink logit", "qwen3_moe", "gemma3", "prefix")
+OFTEN = ("capped", "sigmoid")
 MARKS = {**dict.fromkeys(OFTEN, ("slow",)), **dict.fromkeys(NIGHTS, NIGHTLY)}
 CASES = {
     name: Case(functools.partial(_values, name), marks=MARKS.get(name, ()), rounding=functools.partial(_rounding, name))

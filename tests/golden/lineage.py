@@ -235,13 +235,12 @@ def _digests_as_users(models: dict[str, str]) -> dict[str, str]:
     return {name: json.loads((place / f"{name}.json").read_text())["digest"] for name in [*models, "neox.renumbered"]}
 
 
-# Every day a copy and copies in other coordinates; before a merge one with other numbers, another seed, a training.
+# Every day a copy and copies in other coordinates.
 DAILY = ("birth_and_itself", "disguised")
-OFTEN = ("quantized", "merged")
 CASES: dict[str, Case] = {
     name: Case(
         functools.partial(_verdicts, name),
-        marks=() if name in DAILY else ("slow",) if name in OFTEN else NIGHTLY,
+        marks=() if name in DAILY else NIGHTLY,
         rounding=functools.partial(_rounding, name) if pair.suspect.startswith("RUN") else None,
     )
     for name, pair in PAIRS.items()

@@ -167,6 +167,7 @@ def test_kills_leave_no_trace(calm, tmp_path, name):
     check_outcome(command, place, expected)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", NAMES)
 def test_interrupts_in_the_first_seconds_end_as_130(calm, tmp_path, name):
     expected = calm(name).outcome
