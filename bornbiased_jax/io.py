@@ -284,21 +284,25 @@ def utf8(text: str) -> bytes:
     return text.encode(errors="backslashreplace")
 
 
-def set_aside(path: Path) -> Path:
+def set_aside(path: Path, suffix: str = DAMAGED) -> Path:
     """Rename a corrupted file or folder to ``NAME.damaged`` (``.damaged.1`` and so on); return the new path.
+
+    Args:
+        path: what is renamed.
+        suffix: stands in place of ``.damaged``.
 
     Raises:
         InputError: it cannot be renamed; a path that is gone already is no error.
     """
-    target, number = path.with_name(path.name + DAMAGED), 0
+    target, number = path.with_name(path.name + suffix), 0
     while os.path.lexists(target):
         number += 1
-        target = path.with_name(f"{path.name}{DAMAGED}.{number}")
+        target = path.with_name(f"{path.name}{suffix}.{number}")
     try:
         with contextlib.suppress(FileNotFoundError):
             os.rename(path, target)
     except OSError as error:
-        raise InputError(f"{path} is corrupted and cannot be set aside ({error.strerror}): move it away") from error
+        raise InputError(f"{path} cannot be set aside ({error.strerror}): move it away") from error
     return target
 
 

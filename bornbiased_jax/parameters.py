@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import math
 from collections.abc import Iterator
 from typing import Any, Literal, get_args
@@ -19,7 +20,9 @@ from typing import Any, Literal, get_args
 from flax import traverse_util
 
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.schemes import GROUPS, Group
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.fields import unread_fields
+from bornbiased_jax.schemes import GROUPS, Group, parse_groups
 
 __all__ = ["GROUPS", "Group"]
 
@@ -259,3 +262,28 @@ def unflatten(flat: dict[str, Any]) -> Params:
 def count_parameters(params: Params) -> int:
     """Count the scalars in a tree of arrays or of shape descriptions."""
     return sum(math.prod(leaf.shape) for leaf in flatten(params).values())
+
+
+def check_read(cfg: ModelConfig, field: str, value: object, text: str, swept: str = "") -> None:
+    """Refuse a setting that the model has no use for.
+
+    Args:
+        cfg: the model with the setting.
+        field: the field that was set, or ``init.GROUP``.
+        value: its value.
+        text: the setting as it was written.
+        swept: a field that a sweep changes, at some values of which the model may read others.
+
+    Raises:
+        InputError: another field switches this one off, or the model has no parameters of the group.
+    """
+    switch = unread_fields(cfg).get(field, swept)
+    if switch != swept:
+        state = json.dumps(getattr(cfg, switch)).strip('"')
+        raise InputError(f"{text} changes nothing where {switch}={state}: set {switch} too, or leave it out")
+    groups = {field.removeprefix("init.")} if field.startswith("init.") else set()
+    if field == "init_groups":
+        groups = set(parse_groups(str(value or "")))
+    for group in groups - {row.group for row in parameter_table(cfg).values()}:
+        reason = "its head is the embedding" if group == "head" else f"it has no parameters of the group {group}"
+        raise InputError(f"{text} draws no weights of this model, for {reason}: leave it out")

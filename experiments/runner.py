@@ -32,6 +32,8 @@ PAGE, RECORDS, COMPARE, FIGURES = "index.html", "records", "compare", "figures"
 MAKER = "bornbiased reproduce"
 OLD_ENTRIES = {PAGE, RECORDS, "work", COMPARE}
 """What lies in a folder of the versions that had no marker yet."""
+EARLIER = ".earlier"
+"""What is appended to the name of a finished record that gives way to one of another run."""
 OLDER = "Made by older code or other libraries: the command above makes it again."
 STANDFIRST = (
     "What transformers that nobody trained already prefer: a reproduction in JAX of the paper of this name, "
@@ -342,8 +344,19 @@ def _run(experiment: Experiment, context: Context, folder: Folder, digest: str |
     if os.path.lexists(folder.path / name) and not folder.owns(name) and not folder.overwrite:
         moved_path = io.set_aside(folder.path / name)
         progress.warn(f"{folder.path / name} was corrupted or changed: set aside as {moved_path.name}, and made again")
+    elif _is_of_another_run(folder.path / name, context):
+        moved_path = io.set_aside(folder.path / name, EARLIER)
+        progress.note(f"{folder.path / name} was finished on another scale or data: kept as {moved_path.name}")
     folder.write_json(name, record)
     return failure
+
+
+def _is_of_another_run(path: Path, context: Context) -> bool:
+    """Check for a finished record of another scale or other data, which may have taken hours."""
+    if not path.exists():
+        return False
+    record = io.read_json(path)
+    return record["status"] == "complete" and (record["scale"], record["data"]) != (context.scale, context.data)
 
 
 def corpora_of(value: object) -> dict[str, str]:

@@ -16,6 +16,7 @@ from bornbiased_jax.checkpoints.weight_files import PICKLE, check_pointer
 from bornbiased_jax.config import PRESETS, ModelConfig, parse_setting, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.hub import is_named
+from bornbiased_jax.parameters import check_read
 from bornbiased_jax.ranges import whole
 
 ReferenceKind = Literal["birth", "run", "huggingface", "gguf"]
@@ -145,8 +146,11 @@ def _initialization(text: str) -> Reference:
     seed = None if match is None else whole(match[1])
     if match is None or seed is None:
         raise InputError(f"{text!r} is not of the form seed:42@llama-nano or seed:42@llama-nano,d_model=64")
-    settings = dict(parse_setting(part) for part in match[3].split(",")[1:])
-    return Reference("birth", seed=seed, cfg=preset(match[2], **settings))
+    parts = match[3].split(",")[1:]
+    cfg = preset(match[2], **dict(map(parse_setting, parts)))
+    for part in parts:
+        check_read(cfg, *parse_setting(part), f"{text!r}: {part}")
+    return Reference("birth", seed=seed, cfg=cfg)
 
 
 def _options(text: str, after: str, form: str, names: tuple[str, ...]) -> dict[str, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,10 +11,8 @@ import click
 from bornbiased_jax import io, progress
 from bornbiased_jax.config import PRESETS, ModelConfig, parse_setting, preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.fields import unread_fields
 from bornbiased_jax.ranges import Processes, Rank, SeqLen, ends, in_words, whole, within
 from bornbiased_jax.schema import cut, shown
-from bornbiased_jax.schemes import parse_groups
 
 if TYPE_CHECKING:
     from bornbiased_jax.checkpoints import Checkpoint
@@ -186,29 +183,11 @@ def model_config(name: str | None, settings: Sequence[str], swept: str = "") -> 
     if name is None:
         raise InputError("no model: give --model PRESET (bornbiased models lists them)")
     cfg = preset(name, **dict(parse_setting(setting) for setting in settings))
-    unread = unread_fields(cfg)
+    from bornbiased_jax.parameters import check_read
+
     for setting in settings:
-        field, value = parse_setting(setting)
-        switch = unread.get(field, swept)
-        if switch != swept:
-            state = json.dumps(getattr(cfg, switch)).strip('"')
-            raise InputError(
-                f"--set {setting} changes nothing where {switch}={state}: set {switch} too, or leave it out"
-            )
-        groups = {field.removeprefix("init.")} if field.startswith("init.") else set()
-        if field == "init_groups":
-            groups = set(parse_groups(str(value or "")))
-        for group in groups - _groups(cfg):
-            reason = "its head is the embedding" if group == "head" else f"it has no parameters of the group {group}"
-            raise InputError(f"--set {setting} draws no weights of this model, for {reason}: leave it out")
+        check_read(cfg, *parse_setting(setting), f"--set {setting}", swept)
     return cfg
-
-
-def _groups(cfg: ModelConfig) -> set[str]:
-    """Return the groups of parameters that a model has."""
-    from bornbiased_jax.parameters import parameter_table
-
-    return {row.group for row in parameter_table(cfg).values()}
 
 
 def swept_configs(

@@ -82,6 +82,8 @@ def test_bad_places_are_refused_with_a_remedy(places, text, words):
         ("seed:1@llama-nano,d_model", "not of the form"),
         ("seed:1@lama-nano", "did you mean 'llama-nano'"),
         ("seed:1@llama-nano,d_modell=3", "did you mean 'd_model'"),
+        ("seed:1@llama-nano,rope_scaling_factor=8", "rope_scaling_factor=8 changes nothing where rope_scaling=none"),
+        ("seed:1@gpt2-tiny,init.head=zeros", "init.head=zeros draws no weights of this model"),
     ],
 )
 def test_bad_untrained_models_are_refused_with_a_remedy(text, words):

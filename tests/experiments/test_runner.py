@@ -452,6 +452,19 @@ def test_a_damaged_record_is_set_aside_and_made_again(catalogue, tmp_path, capsy
     assert "one.json was corrupted or changed: set aside as one.json.damaged" in capsys.readouterr().err
 
 
+def test_a_finished_record_of_another_scale_is_kept(catalogue, tmp_path, capsys):
+    catalogue.add("one")
+    reproduce(["one"], "laptop", tmp_path, quiet=True)
+    finished = (tmp_path / "records" / "one.json").read_bytes()
+    assert reproduce(["one"], "smoke", tmp_path).done == ("one",)
+    assert (tmp_path / "records" / "one.json.earlier").read_bytes() == finished
+    assert "one.json was finished on another scale or data: kept as one.json.earlier" in capsys.readouterr().err
+    # One of the same run is replaced, as by newer code.
+    catalogue.add("one", run=lambda context: {"other": 1})
+    assert reproduce(["one"], "smoke", tmp_path, quiet=True).exit_code == 0
+    assert [path.name for path in (tmp_path / "records").glob("*.earlier*")] == ["one.json.earlier"]
+
+
 def test_the_page_grows_with_the_records(catalogue, tmp_path, capsys):
     """The second experiment finds a page that shows the first."""
     observed = []
