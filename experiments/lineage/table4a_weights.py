@@ -2,7 +2,7 @@
 
 The analysis, fixed before the pairs were run together: every test with its defaults on every pair, each p uniform where
 the initializations are independent; next to the smallest of a family the chance of one as small among as many uniform
-draws, which takes them for independent although pairs share initializations.
+draws, which takes them for independent although pairs share initializations. A pair and its reverse count once.
 """
 
 from __future__ import annotations
@@ -88,7 +88,9 @@ def claims(record: Record) -> Sequence[Claim]:
     """State the smallest p of each family, and the chance of one as small."""
     statements = []
     for outcome in record["result"]["groups"]:
-        values = [test["p_value"] for pair in outcome["pairs"] for test in pair["tests"].values()]
+        # A pair and its reverse are one comparison.
+        pairs = {frozenset((pair["base"], pair["suspect"])): pair for pair in outcome["pairs"]}.values()
+        values = [test["p_value"] for pair in pairs for test in pair["tests"].values()]
         defined = [float(value) for value in values if value is not None]
         if not defined:
             continue
@@ -97,7 +99,7 @@ def claims(record: Record) -> Sequence[Claim]:
         statements.append(
             Claim(
                 f"Smallest of {len(defined)} p of untrained models of different seeds, exact tests in the weights "
-                f"({outcome['group']['model']}; one so small among as many by chance: {chance:.0%})",
+                f"({outcome['group']['model']}; chance of one so small if they were independent: {chance:.0%})",
                 smallest,
                 format=significant(2),
             )

@@ -8,7 +8,7 @@ from scipy import stats
 
 from bornbiased_jax.experiments import runner
 from bornbiased_jax.experiments.birth.table1 import headline
-from bornbiased_jax.experiments.lineage import table4a
+from bornbiased_jax.experiments.lineage import table4a, table4a_weights
 from bornbiased_jax.experiments.sinks import sink_cures, sink_interventions
 from bornbiased_jax.experiments.survival import checkpoints
 from bornbiased_jax.stats.tails import LN10
@@ -75,6 +75,15 @@ def test_the_note_on_baselines_names_the_text_that_reef_read():
     assert table4a.tables(record)[1].note.endswith("REEF reads 200 passages of English prose at 9/16 of the depth.")
     record["result"]["groups"][0]["group"]["reef"] = {"text": "builtin:code", "num_sentences": 12, "sentence_len": 8}
     assert table4a.tables(record)[1].note.endswith("REEF reads 12 passages of builtin:code at 9/16 of the depth.")
+
+
+def test_a_pair_of_initializations_and_its_reverse_are_one_comparison():
+    record = json.loads((RECORDS.parent / "paper" / "table4a_weights.json").read_text())
+    by_family = dict(zip(("llama", "qwen"), table4a_weights.claims(record), strict=True))
+    # Of Qwen's four pairs two are the reverse of the others.
+    for family, count, chance in (("llama", 16, 57), ("qwen", 8, 88)):
+        statement = by_family[family].statement
+        assert f"Smallest of {count} p" in statement and f"if they were independent: {chance}%)" in statement
 
 
 def test_every_scale_trains_what_the_claim_on_mitigations_compares():
