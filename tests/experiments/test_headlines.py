@@ -8,7 +8,7 @@ from scipy import stats
 
 from bornbiased_jax.experiments import runner
 from bornbiased_jax.experiments.birth.table1 import headline
-from bornbiased_jax.experiments.lineage import table4a, table4a_weights
+from bornbiased_jax.experiments.lineage import lineage_pairs, table4a, table4a_weights
 from bornbiased_jax.experiments.sinks import sink_cures, sink_interventions
 from bornbiased_jax.experiments.survival import checkpoints
 from bornbiased_jax.stats.tails import LN10
@@ -84,6 +84,14 @@ def test_a_pair_of_initializations_and_its_reverse_are_one_comparison():
     for family, count, chance in (("llama", 16, 57), ("qwen", 8, 88)):
         statement = by_family[family].statement
         assert f"Smallest of {count} p" in statement and f"if they were independent: {chance}%)" in statement
+
+
+def test_the_table_of_real_pairs_does_not_call_every_published_p_too_small():
+    pooled = json.loads((RECORDS / "calibration.json").read_text())["result"]["pooled"]
+    (published,) = (row for row in pooled if (row["test"], row["inputs"]) == ("paper t", "tokens"))
+    assert published["rates"][0]["rate"] < 0.01 and published["ks_p"] < 1e-12
+    (table,) = lineage_pairs.tables(json.loads((RECORDS / "lineage_pairs.json").read_text()))
+    assert "too small" not in table.note and "not uniform between unrelated models" in table.note
 
 
 def test_every_scale_trains_what_the_claim_on_mitigations_compares():
