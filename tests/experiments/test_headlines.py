@@ -11,6 +11,7 @@ from bornbiased_jax.experiments.birth.table1 import headline
 from bornbiased_jax.experiments.lineage import lineage_pairs, table4a, table4a_weights
 from bornbiased_jax.experiments.sinks import sink_cures, sink_interventions
 from bornbiased_jax.experiments.survival import checkpoints
+from bornbiased_jax.experiments.theory import entropy_transition
 from bornbiased_jax.stats.tails import LN10
 
 RECORDS = Path(__file__).parents[2] / "experiments" / "results" / "laptop"
@@ -92,6 +93,15 @@ def test_the_table_of_real_pairs_does_not_call_every_published_p_too_small():
     assert published["rates"][0]["rate"] < 0.01 and published["ks_p"] < 1e-12
     (table,) = lineage_pairs.tables(json.loads((RECORDS / "lineage_pairs.json").read_text()))
     assert "too small" not in table.note and "not uniform between unrelated models" in table.note
+
+
+def test_the_worth_of_the_overlap_is_counted_and_not_asserted():
+    record = json.loads((RECORDS / "entropy_transition.json").read_text())
+    assert "as much as" not in entropy_transition.EXPERIMENT.description
+    assert "In 9 of 15 rows the prediction with Y₁₁ alone is nearer" in entropy_transition.tables(record)[1].note
+    for row in record["result"]["rows"]:
+        row["cosine_by_layer"] = row["predicted_cosine_by_layer"][entropy_transition.EXACT]
+    assert "In 0 of 15 rows" in entropy_transition.tables(record)[1].note
 
 
 def test_every_scale_trains_what_the_claim_on_mitigations_compares():
