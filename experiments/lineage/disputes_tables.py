@@ -183,6 +183,7 @@ def headline(record: Record) -> str:
     missed = [f"{row['kind']} ({row['found']} of {row['guilty']})" for row in verdicts if row["found"] < row["guilty"]]
     misses = f"It misses pairs of: {'; '.join(missed)}." if missed else "It finds every guilty pair."
     return (
-        f"The verdict calls {innocent['count']} of {innocent['num_pairs']:,} innocent pairs related "
-        f"(at most {percent(1)(innocent['upper'])}). {misses}"
+        f"The verdict calls {innocent['count']} of {innocent['num_pairs']:,} innocent pairs related (at most "
+        f"{percent(1)(innocent['upper'])} if pairs were independent; they share {record['settings']['models']} "
+        f"bases). {misses}"
     )

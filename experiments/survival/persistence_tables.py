@@ -123,12 +123,10 @@ def initialization_claims(record: Record, *, same_seed: bool) -> Sequence[Claim]
         ("paper_tokens", "Algorithm 1, tokens"),
     ):
         count, num_decided = called_related(pairs, test)
-        # Pairs share models, so that the interval of independent ones is the least that can be said.
-        limit = (
-            ""
-            if same_seed or not num_decided
-            else f"; {models} models, 95% interval up to {binomial_interval(count, num_decided)[1]:.0%}"
-        )
+        limit = ""
+        if num_decided and not same_seed:
+            high = binomial_interval(count, num_decided)[1]
+            limit = f"; 95% interval up to {high:.0%} if the pairs, which share {models} models, were independent"
         statements.append(
             Claim(f"Pairs of {relation} called one lineage by {words}; {name}{limit}", f"{count} of {num_decided}")
         )

@@ -8,7 +8,7 @@ from scipy import stats
 
 from bornbiased_jax.experiments import runner
 from bornbiased_jax.experiments.birth.table1 import headline
-from bornbiased_jax.experiments.lineage import lineage_pairs, table4a, table4a_weights
+from bornbiased_jax.experiments.lineage import disputes_tables, lineage_pairs, table4a, table4a_weights
 from bornbiased_jax.experiments.sinks import sink_cures, sink_interventions
 from bornbiased_jax.experiments.survival import checkpoints
 from bornbiased_jax.experiments.theory import entropy_transition
@@ -102,6 +102,13 @@ def test_the_worth_of_the_overlap_is_counted_and_not_asserted():
     for row in record["result"]["rows"]:
         row["cosine_by_layer"] = row["predicted_cosine_by_layer"][entropy_transition.EXACT]
     assert "In 0 of 15 rows" in entropy_transition.tables(record)[1].note
+
+
+def test_limits_over_pairs_with_common_models_say_that_they_take_them_for_independent():
+    told = disputes_tables.headline(json.loads((RECORDS / "disputes.json").read_text()))
+    assert "at most 0.3% if pairs were independent; they share 10 bases" in told
+    claims = runner.load("table4c").claims(json.loads((RECORDS / "table4c.json").read_text()))
+    assert all("if the pairs, which share 4 models, were independent" in claim.statement for claim in claims)
 
 
 def test_every_scale_trains_what_the_claim_on_mitigations_compares():
