@@ -42,7 +42,7 @@ OWN, OTHER, TRAINED, HIDDEN = "own birth", "another birth", "trained apart", "ow
 def run(context: Context) -> Entry:
     """Compute every pair's verdict, briefly, and agreement of matchings."""
     trained_run, settings = persistence.base_run(context), context.settings
-    identity = [settings[name] for name in ("model", "changes", "seeds", "schedule", "others")]
+    identity = [settings[name] for name in ("model", "changes", "seeds", "schedule", "others", "noise")]
     identity += [persistence.corpora(context)["base"]]
     pairs = context.cached(
         "birth_in_weights/pairs", identity, lambda _folder: _compare(trained_run, settings, context.quiet)
