@@ -11,7 +11,8 @@ from bornbiased_jax.experiments.birth.table1 import headline
 from bornbiased_jax.experiments.lineage import disputes_tables, lineage_pairs, table4a, table4a_weights
 from bornbiased_jax.experiments.sinks import sink_cures, sink_interventions
 from bornbiased_jax.experiments.survival import checkpoints
-from bornbiased_jax.experiments.theory import entropy_transition
+from bornbiased_jax.experiments.theory import entropy_transition, predicted
+from bornbiased_jax.experiments.theory.settings import CHANGED_FOR
 from bornbiased_jax.stats.tails import LN10
 
 RECORDS = Path(__file__).parents[2] / "experiments" / "results" / "laptop"
@@ -109,6 +110,16 @@ def test_limits_over_pairs_with_common_models_say_that_they_take_them_for_indepe
     assert "at most 0.3% if pairs were independent; they share 10 bases" in told
     claims = runner.load("table4c").claims(json.loads((RECORDS / "table4c.json").read_text()))
     assert all("if the pairs, which share 4 models, were independent" in claim.statement for claim in claims)
+
+
+def test_the_row_that_the_theory_was_changed_for_is_named_where_it_is_shown():
+    record = json.loads((RECORDS / "predicted.json").read_text())
+    sentence = "The row of gpt2-tiny (d_model=256, d_ff=1024, num_layers=6) is no test of the theory"
+    assert sentence in predicted.tables(record)[1].note
+    for outcome in record["result"]["groups"]:
+        if outcome["group"] == CHANGED_FOR:
+            outcome["group"]["seq_len"] += 1
+    assert "is no test of the theory" not in predicted.tables(record)[1].note
 
 
 def test_every_scale_trains_what_the_claim_on_mitigations_compares():
