@@ -2,10 +2,12 @@
 
 import copy
 import json
+from collections import Counter
 from pathlib import Path
 
 from scipy import stats
 
+from bornbiased_jax.config import preset
 from bornbiased_jax.experiments import runner
 from bornbiased_jax.experiments.birth.table1 import headline
 from bornbiased_jax.experiments.lineage import disputes_tables, lineage_pairs, table4a, table4a_weights
@@ -13,6 +15,7 @@ from bornbiased_jax.experiments.sinks import sink_cures, sink_interventions
 from bornbiased_jax.experiments.survival import checkpoints
 from bornbiased_jax.experiments.theory import entropy_transition, predicted
 from bornbiased_jax.experiments.theory.settings import CHANGED_FOR
+from bornbiased_jax.probes.inputs import random_tokens
 from bornbiased_jax.stats.tails import LN10
 
 RECORDS = Path(__file__).parents[2] / "experiments" / "results" / "laptop"
@@ -120,6 +123,22 @@ def test_the_row_that_the_theory_was_changed_for_is_named_where_it_is_shown():
         if outcome["group"] == CHANGED_FOR:
             outcome["group"]["seq_len"] += 1
     assert "is no test of the theory" not in predicted.tables(record)[1].note
+
+
+def test_one_top_1_token_of_all_seeds_is_the_most_frequent_last_token_of_the_inputs():
+    record = json.loads((RECORDS / "findings1.json").read_text())
+    for probed in record["result"]["groups"]:
+        group = probed["group"]
+        ids = {row["preference"]["top1_id"] for row in probed["records"]}
+        if len(ids) == 1:
+            cfg = preset(group["model"], **group["changes"])
+            N = group["num_inputs"]
+            last_N = random_tokens(N, group["seq_len"], cfg.vocab_size).batch(0, N)[:, -1]
+            assert cfg.tie_embeddings and ids == {Counter(last_N.tolist()).most_common(1)[0][0]}
+    experiment = runner.load("findings1")
+    assert "answer each input with its own last token" in experiment.tables(record)[0].note
+    record["result"]["groups"] = record["result"]["groups"][:1]
+    assert "last token," not in experiment.tables(record)[0].note
 
 
 def test_every_scale_trains_what_the_claim_on_mitigations_compares():
