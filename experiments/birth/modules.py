@@ -224,9 +224,9 @@ def figure3_tables(record: Record) -> Sequence[Table]:
         predicted = {"fraction": theory["top1_share_mean"], "p": theory["log10_p"]}
         rows.append(Row(labels(probed["group"], row["seed"]), measured, {}, predicted))
     note = (
-        "Fraction of N Gaussian inputs that the top-1 token takes. Uniform: the expected fraction of the "
-        "top-1 token of N uniform draws. p: binomial tail, corrected for the vocabulary (Appendix B.2). "
-        "Theory: the mean across seeds. The paper draws Figure 3 and prints no numbers."
+        "Fraction: of N sequences of T Gaussian vectors, those that the top-1 token answers; uniform: what it would "
+        "be expected to be if answers were N uniform draws. p: binomial tail of the count, corrected for the "
+        "vocabulary (Appendix B.2). Theory: the mean across seeds. The paper draws Figure 3 and prints no numbers."
     )
     quantities = [Quantity("fraction", percent(2)), Quantity("uniform", percent(2)), Quantity("p", from_log10(3))]
     return [Table("The top-1 token of each module", HEADS, quantities, rows, note)]
