@@ -141,6 +141,16 @@ def test_one_top_1_token_of_all_seeds_is_the_most_frequent_last_token_of_the_inp
     assert "last token," not in experiment.tables(record)[0].note
 
 
+def test_the_test_of_isotropy_is_not_said_to_reject_what_it_accepts():
+    """Its p varies too much where the effective dimension is below D; of attention alone no committed p is small."""
+    experiment = runner.load("table2")
+    for scale in ("laptop", "paper"):
+        (table,) = experiment.tables(json.loads((RECORDS.parent / scale / "table2.json").read_text()))
+        alone = [row.measured for row in table.rows if row.settings[0] == "self-attention only"]
+        assert all(measured["p, isotropy"] > -1 and measured["effective D"] < 768 / 5 for measured in alone)
+        assert "rejects" not in table.note
+
+
 def test_every_scale_trains_what_the_claim_on_mitigations_compares():
     for experiment in sink_cures.EXPERIMENTS.values():
         for settings in experiment.settings.values():
