@@ -151,6 +151,17 @@ def test_the_test_of_isotropy_is_not_said_to_reject_what_it_accepts():
         assert "rejects" not in table.note
 
 
+def test_tests_of_initializations_were_run_at_the_strengths_that_the_page_says():
+    experiment, record = runner.load("descendants"), json.loads((RECORDS / "descendants.json").read_text())
+    changes = {change["change"]: change for change in record["result"]["changes"]}
+    cells = [cell for cell in record["result"]["cells"] if cell["test"] == "birth: matched units"]
+    assert {cell["change"] for cell in cells} == {name for name, change in changes.items() if change["usual"]}
+    assert "noise 0.5" in {cell["change"] for cell in cells} and "noise 2" in changes
+    assert {cell["num_related"] for cell in cells if changes[cell["change"]]["related"]} == {10}
+    note = experiment.tables(record)[0].note
+    assert "on 10 families and at one strength of each kind (the middle one, the longest training)" in note
+
+
 def test_every_scale_trains_what_the_claim_on_mitigations_compares():
     for experiment in sink_cures.EXPERIMENTS.values():
         for settings in experiment.settings.values():
