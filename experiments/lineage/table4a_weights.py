@@ -78,8 +78,9 @@ def tables(record: Record) -> Sequence[Table]:
                 measured[f"{name}: z"] = (fixed(2), pair["tests"][name]["z"])
             rows.append(([outcome["group"]["model"], pair["base"], pair["suspect"]], measured))
     note = (
-        "Untrained models of different seeds, which should not be found alike. Each p is exact, of 9,999 permutations: "
-        f"of residual coordinates, of hidden units as they lie, of hidden units once a rotation was undone{last}."
+        "p and z of untrained models of different seeds; p should not be small. Each p is exact and counted over "
+        "9,999 permutations: of residual coordinates, of hidden units as they lie, of hidden units once a rotation "
+        f"was undone{last}."
     )
     return [tabulate("The same pairs in the weights", ["model", "base seed", "suspect seed"], rows, note)]
 
