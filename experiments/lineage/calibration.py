@@ -302,9 +302,10 @@ def tables(record: Record) -> Sequence[Table]:
     ]
     chosen = settings["power"]
     note = (
-        f"Fraction of {chosen['num_pairs']} such suspects, s = {drift:g}, that the permutation test on tokens finds "
-        f"at 0.01, and its z: {chosen['model']}, {chosen['init']}, where not stated otherwise {size} Power after "
-        "training: see `birth_to_life`."
+        f"Power: fraction of {chosen['num_pairs']} suspects, each the base moved by s = {drift:g} toward another "
+        "initialization, that the permutation test on tokens finds at 0.01; z: mean ± standard deviation. "
+        f"{chosen['model']}, {chosen['init']}; all sizes but the one of a row: {size} Power after training: see "
+        "`birth_to_life`."
     )
     return [*sections, tabulate("Power against inputs, length and width", ["size", "value"], sizes, note)]
 

@@ -162,13 +162,15 @@ def tables(record: Record) -> Sequence[Table]:
         rows.append(([case["test"], case["num_pairs"]], measured))
     changes = settings["changes"]
     note = (
-        f"Disjoint pairs of independent initializations, {settings['model']} with {changes['num_layers']} blocks, "
-        f"D = {changes['d_model']}, {changes['d_ff']} hidden units, {changes['vocab_size']} tokens; "
-        f"{settings['num_permutations']:,} permutations a pair. 95% intervals (Clopper and Pearson). Smallest adjusted "
-        f"p: of the test's three checks, corrected for all {result['family']['num_checks']} (Holm)."
+        f"Disjoint pairs of independent initializations, {settings['model']} with {changes['num_layers']} blocks, D "
+        f"= {changes['d_model']}, {changes['d_ff']} hidden units, {changes['vocab_size']} tokens; "
+        f"{settings['num_permutations']:,} permutations a pair. Fractions of p below 0.01 and 0.05, with 95% "
+        "intervals (Clopper and Pearson); KS p: Kolmogorov and Smirnov's test against uniform. Smallest adjusted p: "
+        f"of these three checks, corrected for all {result['family']['num_checks']} (Holm). In brackets: the 95% "
+        "upper limit of the rate."
     )
     if not all(case["uniform"] for case in result["cases"]):
-        note += " A verdict of several tests is corrected for their number, and its p is no uniform number."
+        note += " The p of a verdict (auto) is corrected for its number of tests, and so is not uniform."
     listings = [tabulate("The tests in the weights on unrelated initializations", ["test", "pairs"], rows, note)]
     return [*listings, *unrelated_pairs.tables(result["trained"], settings)]
 
