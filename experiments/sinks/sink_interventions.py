@@ -12,7 +12,7 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.evaluation.sink_report import cut_sequences
 from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, by_scale, where_attempted
 from bornbiased_jax.experiments.sinks.sink_sweep import AMPLIFICATION, CONTROL, interventions, random_tokens
-from bornbiased_jax.experiments.sinks.subject import ABSENT, neuron_rows
+from bornbiased_jax.experiments.sinks.subject import ABSENT, NEURON_NOTE, neuron_rows
 from bornbiased_jax.model.interventions import Edit, Edits, self_only
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.outliers import measure_outliers, super_neurons
@@ -162,23 +162,18 @@ def tables(record: Record) -> Sequence[Table]:
         ["k", "intervention", "λ"],
         rows,
         note=(
-            "Fraction of heads whose mean attention to position k, over the queries from k on, "
-            f"exceeds 0.25, on {settings['intervened_sequences']} sequences of {settings['intervened_length']} tokens; "
-            "± is over sequences. Amplification and control act on the attention output of "
-            f"block {blocks} alone; μ is its mean over random-token sequences. The paper prints no numbers "
-            "for these."
+            "Fraction of heads whose mean attention to position k, over the queries from k on, exceeds 0.25, on "
+            f"{settings['intervened_sequences']} sequences of {settings['intervened_length']} tokens; ± is over "
+            "sequences. Mask: token k sees itself alone. Variance amplification: o_k becomes μ + λ(o_k − μ) in block "
+            f"{blocks} alone, μ its mean over random-token sequences; control: λ·o_k there. The paper prints no "
+            "numbers for these."
         ),
     )
     neurons = tabulate(
         "What writes most at the first token",
         ["block", "neuron"],
         neuron_rows(result["super_neurons"], ("gate", "up")),
-        note=(
-            "Neurons of all blocks by what they add to one channel at the first token. Share of row: of "
-            "the energy of their row of W_down in that channel. First over rest: mean |activation| at the "
-            "first token over the others. Gate and up norm: of their columns over the median of the block. Super: "
-            "fires at least 10 times as strongly at the first token, and one of the two norms is at least 2."
-        ),
+        note=(f"{NEURON_NOTE} Gate and up norm: of these columns over the block's median."),
     )
     return [interventions, neurons]
 

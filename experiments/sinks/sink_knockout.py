@@ -183,10 +183,11 @@ def tables(record: Record) -> Sequence[Table]:
         rows.append(_row({**weakest, "kind": CONTROL.replace("pair", _control(record)), "what": what}, base))
     settings = record["settings"]
     note = (
-        f"{settings['num_sequences']} sequences of {settings['length']} tokens; ε = 0.25; blocks and positions "
-        "count from 1, neurons and channels from 0. Restored: the neuron's mean activation at the first token "
-        "is written there and nowhere else. Changes: from the model as it is; largest in a block: of the fraction of "
-        "its heads that are sinks."
+        "Heads that are sinks at the position named (ε = 0.25), and loss in nats a token, on "
+        f"{settings['num_sequences']} sequences of {settings['length']} tokens. Changes are from the model as it is; "
+        "the largest in a block is that of the fraction of its heads that are sinks. Restored: the neuron's mean "
+        "activation at the first token is written there and nowhere else. Blocks and positions count from 1, neurons "
+        "and channels from 0."
     )
     return [tabulate("Cut and restored", ["change", "of", "sink read at"], rows, note)]
 

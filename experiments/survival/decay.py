@@ -264,11 +264,11 @@ def tables(record: Record) -> Sequence[Table]:
     note = (
         "z of each kind of matrix, its blocks summed, against the own initialization, by the signed trace: mean ± "
         "standard deviation over seeds; squares: by the default statistic. Of the embedding and the head only rows "
-        f"of ids that occur in the training text are read ({seen}). The form (1 + x/τ)^(−β) is fitted up to a tenth "
-        "of the tokens and predicts z beyond; misses are in units of what is allowed (20% of the prediction, at "
-        "least 2), so that above 1 the form fails. Carried forward: the same miss of the last fitted z as the "
-        "prediction; by summed rate: of the form in summed learning rate. z at tenfold, at ten times the tokens: "
-        f"only where the form holds. {run_folder.about(runs)}."
+        f"of ids that occur in the training text are read ({seen}). The form (1 + x/τ)^(−β) of the cosine is fitted "
+        "up to a tenth of the tokens and predicts z beyond; misses are in units of what is allowed (20% of the "
+        "prediction, at least 2), so that above 1 the form fails. Carried forward: the same miss of the last fitted "
+        "z as the prediction; by summed rate: of the form in summed learning rate. z at tenfold, at ten times the "
+        f"tokens: only where the form holds. {run_folder.about(runs)}."
     )
     return [
         tabulate("An initialization in the weights, by kind of matrix", ["run", "matrix"], rows, note),
