@@ -58,7 +58,6 @@ Row = tuple[float | None, float | None, bool]
 """The permutation p of one pair, z, and whether the pair is called related at the level of verdicts."""
 # Seeds of one architecture; far fewer are used.
 _SEEDS_EACH = 1_000_000
-_QUANTILES = 200
 
 
 def run(context: Context) -> Entry:
@@ -88,7 +87,6 @@ def run(context: Context) -> Entry:
                     "uniform": evidence != AUTO,
                     **dataclasses.asdict(summary),
                     "at_alpha": at_alpha,
-                    "qq": _quantiles(p_values),
                 }
             )
     return {
@@ -96,13 +94,6 @@ def run(context: Context) -> Entry:
         "family": calibration.check_family(family),
         "trained": unrelated_pairs.calibrate(context),
     }
-
-
-def _quantiles(p_values: Sequence[float | None]) -> dict[str, list[float]]:
-    """Return quantiles of p, at most :data:`_QUANTILES`, as observed and as uniform numbers have them."""
-    p_N = np.sort([p for p in p_values if p is not None])
-    ranks = np.unique(np.linspace(0, len(p_N) - 1, min(len(p_N), _QUANTILES)).round().astype(int))
-    return {"expected": ((ranks + 0.5) / max(1, len(p_N))).tolist(), "observed": p_N[ranks].tolist()}
 
 
 @chunked

@@ -81,7 +81,6 @@ def _run(context: Context) -> Entry:
         result: dict[str, Any] = {
             "budget": budget,
             "before": _losses(cfg, None, rest, None, held_NT),
-            "before_source": _losses(cfg, None, rest, None, held_out_rows(source.validation, settings["held_out"])),
             "methods": {},
         }
         best: dict[str, float] = {}
