@@ -252,8 +252,10 @@ def claims(record: Record) -> Sequence[Claim]:
     for kind in record["settings"]["changes"]:
         rows = [entry for entry in result["rows"] if entry["change"] == kind]
         related = [entry for entry in rows if entry["tests"]["permutation"]["verdict"] == "same-lineage"]
-        statement = f"SmolLM2 found again after {kind}: strengths recognized of {[entry['strength'] for entry in rows]}"
-        statements.append(Claim(statement, str([entry["strength"] for entry in related])))
+        found, tried = (", ".join(f"{entry['strength']:g}" for entry in part) for part in (related, rows))
+        change = kind.replace("re-quantisation", "re-quantization")
+        statement = f"Strengths of {change}, of {tried}, after which the permutation test finds SmolLM2 again"
+        statements.append(Claim(statement, found or "none"))
     return statements
 
 
