@@ -171,7 +171,7 @@ def change(row: Entry, base: Entry) -> float:
 
 @where_attempted
 def tables(record: Record) -> Sequence[Table]:
-    """Show every run but the sweeps, which are drawn; the sweep of the channel by halves of the model."""
+    """Show every run, but of random pairs the one that changes most, and of cleared channels that after every block."""
     base = _base(record)
     listing = _rows(record, AS_IT_IS, SILENCED, RESTORED, ELSEWHERE, FIRST_TOKEN)
     listing += [row for row in _rows(record, CLEARED) if row["what"].endswith("every block")]
