@@ -99,9 +99,10 @@ def tables(record: Record) -> Sequence[Table]:
             )
         )
     note = (
-        f"σ: standard deviation of what enters GELU, seed {seeds[0]}. Odd share: how much of the power of GELU's "
-        f"output its odd part carries, which contracts nothing. Cosine: between different sequences"
-        f"{probing.mean_of(seeds)}, MLP-only stack on Gaussian vectors. The paper's σ are those of Section 4.2."
+        "A stack of MLP blocks on Gaussian vectors, with and without LayerNorm before each MLP. σ: standard "
+        f"deviation of the pre-activations that enter GELU, seed {seeds[0]}; the paper's are those of Section 4.2. "
+        "Odd share: how much of the power of GELU's output its odd part carries, which contracts nothing. Cosine: "
+        f"between different sequences{probing.mean_of(seeds)}."
     )
     return [tabulate("Pre-activations with and without LayerNorm", ["stack"], rows, note=note)]
 

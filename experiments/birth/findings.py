@@ -36,16 +36,20 @@ def findings1_tables(record: Record) -> Sequence[Table]:
             predicted = {"fraction": theory["top1_share_mean"], "cosine": probing.predicted_cosine(probed)}
         settings = [probing.name_of(group), probing.inputs_of(group), group["seq_len"], len(fractions)]
         rows.append((settings, measured, {}, predicted))
+    note = (
+        "Mean ± standard deviation across seeds. Fraction: of inputs that the top-1 token answers; × uniform: its "
+        "count over the expected top count of as many uniform draws. Cosine: between last-token states of different "
+        "sequences after the last block. Top-1 tokens: how many different ones the seeds have."
+    )
+    if any(measured["top-1 tokens"] == (integer, 1) for _, measured, _, _ in rows):
+        # In all of these the embeddings are tied and shared (settings.py), and so are the inputs.
+        note += (
+            " Where they have one, the preference is too weak to show: models with tied embeddings then answer each "
+            "input with its own last token, and the most frequent of these is the same for every seed."
+        )
     return [
         tabulate(
-            "Strength of the preference by architecture, size and length",
-            ["model", "inputs", "T", "seeds"],
-            rows,
-            note=(
-                "Mean ± standard deviation across seeds. Fraction: of the top-1 token. Cosine: between last-token "
-                "states of different sequences after the last block. Top-1 tokens: how many different tokens "
-                "the seeds favor."
-            ),
+            "Strength of the preference by architecture, size and length", ["model", "inputs", "T", "seeds"], rows, note
         )
     ]
 
@@ -117,8 +121,10 @@ def finding2_tables(record: Record) -> Sequence[Table]:
             ["model", "T", "N", "seeds"],
             rows,
             note=(
-                "The direction is the mean unit output of the final norm over all inputs. The paper reports 76% for "
-                "100 GPT-2 models at T = 1,024 and N = 2,000."
+                "Overlap: seeds in which the token with the largest logit along the contraction direction is the "
+                "top-1 token. The direction is the mean, over all N inputs, of the final norm's outputs scaled to "
+                "length 1. 95% interval: Clopper and Pearson's. The paper reports 76% for 100 GPT-2 models at T = "
+                "1,024 and N = 2,000."
             ),
         )
     ]

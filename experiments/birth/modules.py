@@ -138,14 +138,14 @@ def table2_tables(record: Record) -> Sequence[Table]:
             HEADS,
             rows,
             note=(
-                "Theory: mean ± standard deviation across seeds, for N inputs. Three tests. Pairs: two-sided "
-                "normal test of the mean over N(N−1)/2 pairs with their standard deviation. The paper states "
-                "no protocol, but this one makes its 0.16 of its 1.11 × 10⁻⁴, with the 0.111 that theory "
-                "gives for the standard deviation at T = 1,024; far in the tail it is only a manner of "
-                "speaking. Isotropy: Rayleigh's test in D dimensions. It also reacts to states that favor a "
-                "plane but no direction in it, as those of attention alone do, and then rejects although "
-                "nothing contracts. Direction: the same in the effective dimension 1/E[cos²], which is not "
-                "misled by that."
+                "Cosine: of the final norm's outputs at the last position for different sequences of Gaussian "
+                "vectors, mean over pairs; theory: mean ± standard deviation across seeds, for N inputs. Effective "
+                "D: 1/E[cos²] over pairs, which is D where no plane is favored. Three tests of a mean cosine of "
+                "zero. p, pairs: two-sided normal test of the mean over N(N−1)/2 pairs with their standard "
+                "deviation. The paper states no protocol; this one gives its 0.16 for its 1.11 × 10⁻⁴, with the "
+                "standard deviation of 0.111 that theory gives at T = 1,024. p, direction: Rayleigh's test in the "
+                "effective dimension. p, isotropy: the same in D dimensions; where the effective dimension is "
+                "smaller, as for attention alone, its p comes near 0 or 1 too often."
             ),
         )
     ]
@@ -224,9 +224,9 @@ def figure3_tables(record: Record) -> Sequence[Table]:
         predicted = {"fraction": theory["top1_share_mean"], "p": theory["log10_p"]}
         rows.append(Row(labels(probed["group"], row["seed"]), measured, {}, predicted))
     note = (
-        "Fraction of N Gaussian inputs that the top-1 token takes. Uniform: the expected fraction of the "
-        "top-1 token of N uniform draws. p: binomial tail, corrected for the vocabulary (Appendix B.2). "
-        "Theory: the mean across seeds. The paper draws Figure 3 and prints no numbers."
+        "Fraction: of N sequences of T Gaussian vectors, those that the top-1 token answers; uniform: what it would "
+        "be expected to be if answers were N uniform draws. p: binomial tail of the count, corrected for the "
+        "vocabulary (Appendix B.2). Theory: the mean across seeds. The paper draws Figure 3 and prints no numbers."
     )
     quantities = [Quantity("fraction", percent(2)), Quantity("uniform", percent(2)), Quantity("p", from_log10(3))]
     return [Table("The top-1 token of each module", HEADS, quantities, rows, note)]

@@ -46,8 +46,9 @@ def figure4_tables(record: Record) -> Sequence[Table]:
         predicted = {"any seed": probing.predicted_cosine(probed, layer)}
         rows.append(([block], {**measured, "any seed": (fixed(3), None)}, {}, predicted))
     note = (
-        "Measured: mean ± standard deviation over pairs of inputs. Theory: mean ± standard deviation over "
-        "seeds of that mean. The paper draws Figure 4 and prints no numbers."
+        "Cosine between the states of different Gaussian inputs. A seed's column: mean ± standard deviation over "
+        "pairs of inputs; the theory column: mean ± standard deviation of that mean over seeds. The paper draws "
+        "Figure 4 and prints no numbers."
     )
     title = "Cosine between sequences after each MLP block"
     return [tabulate(title, ["block"], rows, note, configuration="other")]
@@ -121,10 +122,9 @@ def figure7_tables(record: Record) -> Sequence[Table]:
         rows.append(([block], measured, {}, predicted))
     length = variants["full model"]["group"]["seq_len"]
     note = (
-        f"T = {length} where there is attention. Mean across seeds. In the first block attention has "
-        "nothing to amplify and adds what differs between sequences, so the full model starts about where "
-        "its MLPs alone do; from then on it amplifies what they seeded, the more the longer the sequence. The "
-        "paper draws Figure 7 and prints no numbers."
+        "Mean across seeds of the cosine between the last-token states of different sequences of Gaussian vectors, T "
+        f"= {length} where there is attention. In the first block attention meets states that have nothing in common "
+        "yet and can amplify nothing. The paper draws Figure 7 and prints no numbers."
     )
     return [tabulate("Cosine between sequences after each block", ["block"], rows, note, configuration="other")]
 

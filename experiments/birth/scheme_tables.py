@@ -160,9 +160,10 @@ def _start_table(record: Record) -> Table:
         }
         rows.append(([row["name"]], measured, {}, expected))
     note = (
-        f"Means of {len(settings['seeds'])} seeds on {settings['num_inputs']} sequences of "
-        f"{settings['schedule']['context']} uniform tokens; entropy of the predictions in nats, below that of a "
-        f"uniform one, {fixed(2)(most)}. A zero head has no top-1 token."
+        f"Means of {len(settings['seeds'])} untrained models on {settings['num_inputs']} sequences of "
+        f"{settings['schedule']['context']} uniform tokens. Cosine: between the last-token states of different "
+        "sequences; top-1 fraction: of sequences that the most predicted token answers; entropy below uniform: by "
+        f"how many nats the entropy of the predictions is below {fixed(2)(most)}. A zero head has no top-1 token."
     )
     return tabulate("Before training", ["scheme"], rows, note)
 
@@ -187,8 +188,9 @@ def _loss_table(record: Record) -> Table:
         traces = {"z": (fixed(1), _mean(row, "z")), "z, other seed": (fixed(1), _mean(row, "z_other"))}
         rows.append(([row["name"]], losses | traces))
     note = (
-        f"Held-out loss in nats per token, mean over {len(record['settings']['seeds'])} seeds; z of the initialization "
-        f"in the weights of the last step, mean over the first {record['settings']['traced']} of them."
+        f"Held-out loss in nats per token, mean over {len(record['settings']['seeds'])} seeds. z: of the last step's "
+        "weights against the own initialization, and against another seed's as a control, mean over the first "
+        f"{record['settings']['traced']} seeds."
     )
     return tabulate("Loss by step, and the initialization in the trained weights", ["scheme"], rows, note)
 
@@ -206,8 +208,9 @@ def _difference_table(result: Entry) -> Table:
         cells[f"seeds for {DIFFERENCE} nats"] = (integer, float(comparison.seeds_needed))
         rows.append(([f"{comparison.row} − {comparison.base}"], cells))
     note = (
-        "Paired by seed; below zero the first is better. p: paired t of the last step, corrected over all lines. "
-        "Seeds: pairs with which a true difference of 0.01 nats is found with probability 0.8."
+        "Held-out loss of the first scheme less that of the second, paired by seed, in nats; below zero the first is "
+        "better. p: paired t test of the last step, corrected over all lines. Seeds: as many as find a true "
+        f"difference of {DIFFERENCE} nats with probability {POWER}."
     )
     return tabulate("Difference in held-out loss", ["pair"], rows, note)
 
@@ -225,7 +228,7 @@ def claims(record: Record) -> Sequence[Claim]:
             configuration="ours",
         ),
         Claim(
-            f"Schemes of {len(comparisons)} comparisons whose final loss differs (Holm, 5%)",
+            f"Comparisons of schemes, of {len(comparisons)}, whose final loss differs (Holm, 5%)",
             float(sum(comparison.is_decided for comparison in comparisons)),
             format=integer,
             configuration="ours",

@@ -114,10 +114,11 @@ def figure2_tables(record: Record) -> Sequence[Table]:
             probing.HEADS,
             rows,
             note=(
-                "Pairs of random sequences that end in the same token are left out. p: Rayleigh's test of uniform "
-                "directions, in log space; its χ² form is exact for many inputs and an upper bound far out. "
-                "Theory: mean ± standard deviation across seeds. The paper draws Figure 2 for T = 1,024 and prints no "
-                "numbers; Table 2 prints 0.46 for Gaussian inputs."
+                "Mean cosine between the last-token states of two different sequences, after the last block and "
+                "after the final norm. Pairs of random sequences that end in the same token are left out. p: "
+                "Rayleigh's test that the states point in uniform directions, in log space; its χ² form is exact for "
+                "many inputs, and an upper bound far out. Theory: mean ± standard deviation across seeds. The paper "
+                "draws Figure 2 for T = 1,024 and prints no numbers; its Table 2 prints 0.46 for Gaussian inputs."
             ),
             configuration="other",
         )
@@ -179,7 +180,10 @@ def figure10_tables(record: Record) -> Sequence[Table]:
                 f"{probing.name_of(group)}, seed {first['seed']}, N = {group['num_inputs']:,}, T = {group['seq_len']}",
                 ["after block"],
                 rows,
-                note="The dimension that is most often the largest of all D, and the corrected p of its count.",
+                note=(
+                    "The hidden dimension that is the largest of all D for the most of the N inputs, and for how "
+                    "many. p: binomial tail of that count, corrected for D dimensions."
+                ),
             )
         )
     return page_tables

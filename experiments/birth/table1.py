@@ -52,7 +52,7 @@ def same_configuration(group: probing.Group, seed: int) -> bool:
 
 def tables(record: Record) -> Sequence[Table]:
     """Show one row per model, length and seed."""
-    rows = []
+    rows, groups = [], probing.probed_groups(record)
     for probed, row in probing.each_seed(record):
         group, theory, preference = probed["group"], probed["theory"], row["preference"]
         measured = {
@@ -69,22 +69,22 @@ def tables(record: Record) -> Sequence[Table]:
         predicted = {"fraction": theory["top1_share_mean"], "p": theory["log10_p"]} if theory else {}
         labels = probing.labels(group, row["seed"])
         rows.append((labels, measured, paper, predicted, "paper" if paper else "other"))
-    return [
-        tabulate(
-            "The most predicted token",
-            probing.HEADS,
-            rows,
-            note=(
-                "Fraction of N sequences whose largest logit is at the top-1 token. p: binomial tail, corrected for "
-                "the vocabulary, computed in log space (Appendix B.2). Theory: the mean across seeds of the mean-field "
-                "prediction, with nothing fitted or sampled; for gated MLPs it is a finite-width effect. The paper's "
-                "seeds are its own random numbers, so its rows are other draws from the same distribution. × uniform: "
-                "over the expected top count of as many uniform draws; theory's p: ten to the mean of log₁₀ p. With "
-                "tied embeddings a model answers some inputs with their own last token: on real text the top-1 is "
-                "then often the most frequent last token, whatever the seed."
-            ),
+    note = (
+        "Each seed's model answers N sequences with the token whose logit is largest at the last position. Top-1: "
+        "the token that it answers most often; fraction: of the sequences; × uniform: that count over the expected "
+        "top count of N uniform draws. p: binomial tail of the count, corrected for the vocabulary (Appendix B.2), "
+        "in log space. Theory: the mean of the fraction over seeds, and ten to the mean of log₁₀ p, by mean-field "
+        "theory, with nothing fitted or sampled; of gated MLPs it is an effect of finite width."
+    )
+    if any(configuration == "paper" for *_, configuration in rows):
+        note += " The paper's seeds stand for other random numbers, so that its rows are other draws."
+    on_text = [probed["group"] for probed in groups if not probed["theory"]]
+    if any(preset(group["model"], **group["changes"]).tie_embeddings for group in on_text):
+        note += (
+            " With tied embeddings a model answers some inputs with their own last token: on text the top-1 token is "
+            "then often the most frequent last token, whatever the seed."
         )
-    ]
+    return [tabulate("The most predicted token", probing.HEADS, rows, note)]
 
 
 def claims(record: Record) -> Sequence[Claim]:
@@ -222,9 +222,8 @@ def _among_seeds(record: Record) -> Table:
         [Quantity("fraction", percent(2)), *(Quantity(name, percent(2)) for name in TENTHS)],
         [dataclasses.replace(row, measured=measured, paper=paper, theory=tenths)],
         note=(
-            "One seed says little about a mean: by theory the fraction of a tenth of all seeds lies below the first "
-            "number, that of half of them below the median, that of a tenth above the last. The paper's seeds are "
-            "other draws than these of the same numbers."
+            "By theory a tenth of all seeds have a fraction below the first tenth, half of them one below the "
+            "median, and a tenth one above the last tenth. The paper's seeds are other draws than these."
         ),
     )
 

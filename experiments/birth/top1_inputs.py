@@ -101,8 +101,16 @@ def tables(record: Record) -> Sequence[Table]:
         within, between = shared_tokens(entry["sets"], settings["num_ranked"])
         values = {"one seed": (fixed(2), within), "two seeds": (fixed(2), between)}
         by_group.append(([name, group["num_inputs"], entry["seq_len"]], values))
-    sets = f"{settings['num_input_sets']} independent sets of N random token sequences for each seed and length."
-    shared = f"Tokens among the {settings['num_ranked']} most predicted that two input sets share, mean over pairs."
+    sets = (
+        f"Each seed is probed on {settings['num_input_sets']} independent sets of N random sequences of each length. "
+        "Different top-1 tokens: over these sets; the most frequent: the top-1 token of most sets, and of how many; "
+        "top counts: of the N sequences, those that a set's top-1 token answers."
+    )
+    shared = (
+        f"Of the {settings['num_ranked']} most predicted tokens on one input set, those among the "
+        f"{settings['num_ranked']} of another set, mean over pairs of sets: both sets probed on one seed, or each on "
+        "another seed."
+    )
     return [
         tabulate("The top-1 token of one seed on other inputs", ["model", "N", "T", "seed"], by_seed, note=sets),
         tabulate("Most predicted tokens that input sets share", ["model", "N", "T"], by_group, note=shared),

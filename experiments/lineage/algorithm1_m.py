@@ -54,9 +54,10 @@ def tables(record: Record) -> Sequence[Table]:
         for entry in record["result"]["rows"]
     ]
     note = (
-        f"Initializations of {settings['model']}, N = {settings['num_inputs']:,}, T = {settings['seq_len']}. p of "
-        "different seeds, which should not be small; means over ten nulls, as published. A p that is missing: fewer "
-        "than three coordinates are among the m of both models, or of both Gaussian matrices of a null."
+        f"p of untrained models of different seeds, which should not be small: {settings['model']}, N = "
+        f"{settings['num_inputs']:,}, T = {settings['seq_len']}; means over ten nulls, as published. Coordinates of "
+        "both: how many of one model's m coordinates are among the other's. Where these are fewer than three, of the "
+        "models or of the two Gaussian matrices of a null, there is no p."
     )
     return [tabulate("Algorithm 1 by its number of coordinates", ["seeds", "inputs", "m"], rows, note)]
 

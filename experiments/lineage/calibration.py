@@ -263,17 +263,17 @@ def tables(record: Record) -> Sequence[Table]:
         pooled.append(([NAMES[entry["test"]], SHORT[entry["inputs"]], entry["num_pairs"]], measured))
     checks = result["family"]["num_checks"]
     about = (
-        f"{size} Shared vectors go through two layers almost unchanged, and through more layers less (Figure 13). "
-        f"Embeddings are each seed's own; no model is in two pairs. A calibrated test has 1% and 5%. Power: "
-        f"share found at 0.01 among initializations and themselves turned to √(1 − s²)·W + s·W′ with s = {drift:g}."
+        f"{size} Embeddings are each seed's own; no model is in two pairs. A calibrated test has 1% and 5%. Power: "
+        "the fraction found at 0.01 where the suspect is the base itself, moved toward another initialization W′: "
+        f"√(1 − s²)·W + s·W′ with s = {drift:g}."
     )
     sections = [
         tabulate(
             "False-positive rates on unrelated models",
             ["test", "inputs", "pairs"],
             pooled,
-            "All architectures and initializations together, 95% intervals (Clopper and Pearson). Tokens are random, "
-            f"vectors Gaussian and shared by both models. {about}",
+            "All architectures and initializations together, with 95% intervals (Clopper and Pearson). Inputs are "
+            f"random tokens, or Gaussian vectors that both models share. {about}",
             first_screen=True,
         )
     ]
@@ -288,7 +288,8 @@ def tables(record: Record) -> Sequence[Table]:
         rows.append(([row["model"], row["init"], SHORT[row["inputs"]], NAMES[row["test"]], row["num_pairs"]], measured))
     note = (
         f"Intervals hold with {100 * result['confidence']:.2f}% each, so that all {checks} checks of the tests that "
-        f"claim to be calibrated hold together with 95% (Bonferroni). z: mean ± standard deviation. {about}"
+        "claim to be calibrated hold together with 95% (Bonferroni). z: mean ± standard deviation over pairs. "
+        f"{about}"
     )
     sections.append(tabulate("Every case", ["model", "initialization", "inputs", "test", "pairs"], rows, note))
     # Power against one size at a time.
@@ -301,8 +302,10 @@ def tables(record: Record) -> Sequence[Table]:
     ]
     chosen = settings["power"]
     note = (
-        f"{chosen['model']}, {chosen['init']}, permutation test on tokens, s = {drift:g}, {chosen['num_pairs']} "
-        f"descendants; one size changed at a time. {size} Power against training steps: see `birth_to_life`."
+        f"Power: fraction of {chosen['num_pairs']} suspects, each the base moved by s = {drift:g} toward another "
+        "initialization, that the permutation test on tokens finds at 0.01; z: mean ± standard deviation. "
+        f"{chosen['model']}, {chosen['init']}; all sizes but the one of a row: {size} Power after training: see "
+        "`birth_to_life`."
     )
     return [*sections, tabulate("Power against inputs, length and width", ["size", "value"], sizes, note)]
 

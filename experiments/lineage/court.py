@@ -281,13 +281,15 @@ def _promises(record: Record) -> Table:
         reads = "score > 0.8" if _is_score(summaries) else "p ≤ 0.01"
         rows.append(([promise["test"], source, reads], measured))
     note = (
-        f"Unrelated pairs. {_about(record)} The level of a p is its own; a score states no rate, and is held against "
-        f"{percent(0)(SCORE_LEVEL)} above its published threshold, which is a reading of this project at these widths. "
-        "Exceeded: on some kind of pair the fraction called the same is above the level beyond doubt (95% for all "
-        "intervals of a test together). Keeping it on so few models is no proof, and says nothing of power: a test "
-        "that calls nothing the same keeps it too. The constants behind AWM's z belong to published models of 7 "
-        "billion parameters; at these widths they do not hold."
+        f"All pairs are unrelated. {_about(record)} Of a test with a p at most 1% of the pairs should have p ≤ 0.01, "
+        f"and 5% p ≤ 0.05. A score states no rate: that at most {percent(0)(SCORE_LEVEL)} of the pairs should exceed "
+        "its published threshold is this project's reading. The level is exceeded if on some kind of pair the whole "
+        "interval of that fraction lies above it (95% for all intervals of a test together), and kept otherwise. "
+        "Keeping it on so few models is no proof, and says nothing of power: a test that calls nothing the same "
+        "keeps it too."
     )
+    if any(row["test"].startswith("AWM") and row["kept"] is False for row in record["result"]["promises"]):
+        note += " The constants behind AWM's z belong to published models of 7 billion parameters."
     title = "Which test keeps its level"
     return tabulate(title, ["test", "source", "read at"], rows, note, first_screen=True)
 
@@ -321,8 +323,9 @@ def _sizes(record: Record) -> Table:
         }
         rows.append(([summary["test"], summary["kind"], summary["num_pairs"]], measured))
     note = (
-        "95% intervals, models resampled. KS against uniform on pairs that share no model. Algorithm 1 and iclr read "
-        "random tokens, or Gaussian vectors that both models share, as published."
+        "Fractions of unrelated pairs at or below each p, with 95% intervals (models resampled). KS: Kolmogorov and "
+        "Smirnov's test of p against uniform, on pairs that share no model. Algorithm 1 and iclr read random tokens "
+        "(tokens), or Gaussian vectors that both models share (vectors), as published."
     )
     return tabulate("Sizes on unrelated pairs", ["test", "pairs of", "number"], rows, note)
 
@@ -335,7 +338,8 @@ def _scores(record: Record) -> Table:
         numbers = {name: (fixed(3), summary[name]) for name in ("least", "median", "largest")}
         measured = {"above 0.8": rate_interval(summary["rates"][0]), **numbers}
         rows.append(([summary["test"], summary["kind"], summary["num_pairs"]], measured))
-    return tabulate("Scores of unrelated pairs", ["score", "pairs of", "number"], rows)
+    note = "Fraction of pairs above the published threshold, with its 95% interval (models resampled)."
+    return tabulate("Scores of unrelated pairs", ["score", "pairs of", "number"], rows, note)
 
 
 def _matchings(record: Record) -> Table:
@@ -353,9 +357,11 @@ def _matchings(record: Record) -> Table:
         rows.append(([matching["kind"], matching["num_pairs"]], measured))
     units = " and ".join(str(2 * width) for width in record["settings"]["widths"])
     note = (
-        f"Mean number of units that two independent matchings pair alike, of {units}; 1 by chance. "
-        "φ_MATCH: activations. Agreement: the fraction of units, over the blocks of a pair; a verdict asks for four "
-        "times what unrelated models with as many units reach."
+        f"Hidden units ({units} a block) are matched twice, by independent evidence, and counted where both "
+        "matchings pair them alike. φ_MATCH, which reads activations: their mean number, block by block; by chance "
+        "it is 1. Agreement, of this package, which reads weights: their fraction over all blocks of a pair, with "
+        "its quantiles over pairs. A verdict requires four times the largest agreement of unrelated models with as "
+        "many units."
     )
     return tabulate("Independent matchings of unrelated models", ["pairs of", "number"], rows, note)
 

@@ -50,11 +50,12 @@ def _trust(record: Record) -> Table:
             phrases.append(in_words(trust_by_test))
         rows.append(([change["change"], *phrases], {"loss": (fixed(2), change["loss"])}))
     note = (
-        f"{_about(record)} To be trusted: at its own level or threshold the test finds 90% of the descendants or more, "
-        "and keeps its level on unrelated pairs of that change (an exact test: no more rejections than the 99.9% "
-        "quantile of a binomial count; others: 5% at most). How many each finds: the tables below. Tests whose "
-        "names begin with initialization compare the initialization, not the trained model, with the suspect; they "
-        "were run at the strongest of some changes. Loss: nats a token on the first text, "
+        f"{_about(record)} A test is to be trusted after a change if, at its own level or threshold, it finds at "
+        "least 90% of the descendants and does not call too many unrelated pairs the same: an exact test no more "
+        "than the 99.9% quantile of a binomial count, any other at most 5%. Tests whose names begin with "
+        "initialization compare the suspect with the initialization in place of the trained model, on "
+        f"{record['settings']['num_born']} families and at one strength of each kind (the middle one, the longest "
+        "training). Loss: of the changed models, in nats a token on the first text; "
         f"{fixed(2)(record['result']['loss'])} before."
     )
     settings = ["change", "of this package", "published"]
@@ -96,13 +97,15 @@ def _detections(record: Record, title: str, *, published: bool) -> Table:
                 measured[cell["test"]] = _interval(cell[columns[0 if change["related"] else 1]])
         rows.append(([change["change"]], {name: measured.get(name) for name in names}))
     about = (
-        "thresholds from the other half's unrelated pairs of all changes, at most 1% of which exceed them"
+        "at the threshold that at most 1% of the unrelated pairs of all changes exceed, in the other half of the "
+        "families"
         if published
-        else "each test at its own level or threshold, which the table of all changes together lists"
+        else "at each test's own level or threshold, which the table of all changes together lists"
     )
     note = (
-        f"Fraction of descendants found, with its 95% interval (families resampled): {about}. Empty: not run. "
-        "Distilled: students called descendants of their teachers, which they are not."
+        f"Fraction of descendants that each test finds {about}, with its 95% interval (families resampled). Empty: "
+        "not run. Rows of distillation: fraction of students that are called descendants of their teachers, which "
+        "they are not."
     )
     return tabulate(title, ["change"], rows, note)
 
@@ -124,9 +127,10 @@ def _overall(record: Record) -> Table:
         settings = [row["test"], "published" if row["published"] else "this package", reads]
         rows.append((settings, measured))
     note = (
-        "All changes together, related pairs against unrelated ones. Found and called related: at the test's own level "
-        "or threshold. Thresholds for TPR come from other initializations; the FPR is what they give on the "
-        "initializations that they are used on. Accuracies count related and unrelated pairs alike."
+        "Related pairs against unrelated ones, all changes together. Found and called related: fractions of both at "
+        "the test's own level or threshold; accuracy: the mean of the fractions that are right. TPR at FPR ≤ 1%: "
+        "fraction found at a threshold from the other half of the families, as in the table above; its FPR: the "
+        "fraction of unrelated pairs above it in the half where it is used."
     )
     return tabulate("All changes together", ["test", "source", "read at"], rows, note)
 
@@ -155,10 +159,11 @@ def _accusations(record: Record) -> Table:
         }
         rows.append(([name], measured))
     note = (
-        "Unrelated pairs of each kind of change, students and their teachers among those of distillation, called the "
-        "same lineage at the test's own level. Allowed: the 99.9% quantile of a binomial count. p ≤ 0.01: the "
-        "fraction over all kinds, then the number of the kind with the most. Kinds share their families, two of which "
-        "are counted once: where no change moves a test's reading, its counts are one count."
+        "For each kind of change the unrelated pairs are counted that a test calls the same at its own level; a "
+        "student and its teacher are unrelated. Shown are the kind with the most and the number that is allowed, the "
+        "99.9% quantile of a binomial count; then the fraction of p ≤ 0.01 over all kinds, the number in the kind "
+        "with the most, and what is allowed of it. All kinds have the same families, and two families count once; "
+        "where no change moves what a test reads, its counts are all the same."
     )
     return tabulate("Rejections by exact tests", ["test"], rows, note)
 

@@ -46,9 +46,10 @@ def _verdicts(record: Record) -> Table:
             measured[part] = (percent(0), sum(fractions) / len(fractions) if fractions else None)
         rows.append(([entry["kind"]], measured))
     note = (
-        "`same-lineage` by `auto` at 10⁻⁴, from two fingerprints: of suspects made from the base, and of suspects made "
-        "from another one. Then, of the guilty pairs, how often a part by itself is called so, the mean over blocks "
-        f"and over experts; matchings have no part. {_about(record)}"
+        "Found: suspects made from the base that `auto` calls `same-lineage` at 10⁻⁴, from two fingerprints; called "
+        "related: suspects made from another base. The other columns say how often a part of a suspect made from the "
+        "base is called so by itself, mean over blocks and over experts; the agreement of matchings is of whole "
+        f"models. {_about(record)}"
     )
     return tabulate("Verdicts by kind of dispute", ["what was done to the base"], rows, note, first_screen=True)
 
@@ -60,9 +61,9 @@ def _about(record: Record) -> str:
     return (
         f"{settings['models']} bases ({changes['num_layers']} blocks, D = {changes['d_model']}, F = {changes['d_ff']}, "
         f"bytes, {schedule['steps']} steps of {schedule['batch_size']} × {schedule['context']} tokens; retraining is "
-        f"{settings['retraining']['steps']} steps on another text): {pairs['guilty']:,} guilty and "
-        f"{pairs['innocent']:,} innocent pairs. With {guilty} guilty pairs a kind, all of them found has a 95% "
-        f"interval from {percent(0)(0.025 ** (1 / guilty))}."
+        f"{settings['retraining']['steps']} steps on another text): {pairs['guilty']:,} pairs of a base and its "
+        f"suspect (guilty) and {pairs['innocent']:,} of a base and another base's suspect (innocent). Where all "
+        f"{guilty} guilty pairs of a kind are found, the 95% interval begins at {percent(0)(0.025 ** (1 / guilty))}."
     )
 
 
@@ -84,9 +85,10 @@ def scores(tests: Sequence[Entry]) -> Table:
         }
         rows.append(([test["test"], test["source"]], measured))
     note = (
-        "Guilty pairs above all but 1% of the innocent pairs of all kinds; a kind is found if at least 90% of its "
-        "guilty pairs are. What is undefined (another depth, another number of neurons, experts) ranks last: there an "
-        "AUC of 0.50 is no answer at all. Each kind counts alike; disputes in the world do not come so."
+        "Found at 1%: guilty pairs whose score lies above all but 1% of the innocent pairs of all kinds; a kind is "
+        "found if at least 90% of its guilty pairs are. An undefined score (another depth, another number of "
+        "neurons, experts) ranks last; where all are undefined, an AUC of 0.50 is no answer at all. All kinds count "
+        "alike, which disputes in the world do not."
     )
     return tabulate("What each score is worth in a dispute", ["score", "source"], rows, note, first_screen=True)
 
@@ -100,7 +102,10 @@ def _power(record: Record) -> Table:
     rows = []
     for number, entry in enumerate(record["result"]["verdicts"]):
         rows.append(([entry["kind"]], {test["test"]: (percent(0), test["kinds"][number]["power"]) for test in tests}))
-    note = "Guilty pairs above all but 1% of the innocent pairs of all kinds, by the z of each piece of evidence."
+    note = (
+        "Fraction of guilty pairs whose z, or agreement of matchings, lies above all but 1% of the innocent pairs of "
+        "all kinds."
+    )
     return tabulate("Found by each piece of evidence", ["what was done to the base"], rows, note)
 
 
@@ -112,7 +117,10 @@ def _false_positives(record: Record) -> Table:
             "p ≤ 10⁻⁴": (integer, entry["below_alpha"]),
         }
         rows.append(([entry["test"], entry["num_pairs"]], measured))
-    note = "Innocent pairs in which the evidence is defined; intervals by families resampled, 95%."
+    note = (
+        "Innocent pairs in which the evidence is defined: the fraction with p ≤ 0.01, with its 95% interval (models "
+        "resampled), and the number with p ≤ 10⁻⁴."
+    )
     return tabulate("False positives", ["evidence", "innocent pairs"], rows, note)
 
 
@@ -125,7 +133,7 @@ def areas(tests: Sequence[Entry]) -> Table:
             is_undefined = kind["num_undefined"] == kind["num_guilty"]
             cells[kind["kind"]] = (fixed(2), None if is_undefined else kind["auc"]["rate"])
         rows.append(([test["test"]], cells))
-    return tabulate("Area under the ROC curve, by kind", ["score"], rows, "Undefined scores are left out here.")
+    return tabulate("Area under the ROC curve, by kind", ["score"], rows, "Empty: undefined for that kind.")
 
 
 def figures(record: Record) -> Sequence[Panel]:
@@ -183,6 +191,7 @@ def headline(record: Record) -> str:
     missed = [f"{row['kind']} ({row['found']} of {row['guilty']})" for row in verdicts if row["found"] < row["guilty"]]
     misses = f"It misses pairs of: {'; '.join(missed)}." if missed else "It finds every guilty pair."
     return (
-        f"The verdict calls {innocent['count']} of {innocent['num_pairs']:,} innocent pairs related "
-        f"(at most {percent(1)(innocent['upper'])}). {misses}"
+        f"The verdict calls {innocent['count']} of {innocent['num_pairs']:,} innocent pairs related (at most "
+        f"{percent(1)(innocent['upper'])} if pairs were independent; they share {record['settings']['models']} "
+        f"bases). {misses}"
     )

@@ -109,7 +109,7 @@ def _sizes(settings: Entry, num_pairs: Mapping[str, int]) -> str:
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """Show median and 90% range of each statistic on each kind of pair."""
+    """Show the range and three quantiles of each statistic on each kind of pair."""
     rows = []
     for key, by_kind in record["result"]["statistics"].items():
         for kind, quantiles in by_kind.items():

@@ -103,9 +103,11 @@ def tables(record: Record) -> Sequence[Table]:
         for entry in record["result"]["groups"]
     ]
     note = (
-        "Taus are divided by the standard deviation that independent Gaussian outputs would give. Pair z: the mean tau "
-        "of a pair by its standard error if coordinates were independent, mean ± standard deviation over pairs, "
-        "0 ± 1 under the published null. Pairs share initializations, and so are not independent of one another."
+        "Kendall's tau over N inputs, of each output coordinate of each pair of initializations, divided by the "
+        "standard deviation that independent Gaussian outputs would give; mean, std and beyond ±3 are over all of "
+        "these. Pair z: a pair's mean tau over its standard error if coordinates were independent, mean ± standard "
+        "deviation over pairs; the published null has 0 ± 1. Pairs share initializations, and so are not independent "
+        "of one another."
     )
     heads = ["model", "initialization", "inputs", "N", "T", "pairs"]
     return [tabulate("Kendall's tau of unrelated initializations", heads, rows, note)]

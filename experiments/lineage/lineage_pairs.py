@@ -170,9 +170,10 @@ def tables(record: Record) -> Sequence[Table]:
     result, settings = record["result"], record["settings"]
     sections = []
     note = (
-        f"Random tokens, T = {settings['seq_len']}. Verdict, z and p: permutation test with 9,999 permutations, and "
-        "below their reach a certified bound. paper and iclr: the published tests on the same tokens, whose p are too "
-        "small."
+        f"All tests read the outputs for the same random tokens, T = {settings['seq_len']}. Verdict, z and p are the "
+        "permutation test's; p is counted over 9,999 permutations, and is a proven bound where none of them reaches "
+        "the pair. The last columns have log₁₀ p of Algorithm 1's t-test (paper) and of the SeedPrint authors' code "
+        "(iclr), which are not uniform between unrelated models (see calibration)."
     )
     # One model against changed copies of itself.
     if result["smollm2"]["attempted"]:
@@ -188,8 +189,9 @@ def tables(record: Record) -> Sequence[Table]:
             for entry in result["smollm2"]["rows"]
         ]
         about = (
-            f"N = {settings['num_inputs']}. {note} Noise: in units of each matrix's standard deviation; pruning: share "
-            "of each matrix set to zero; re-quantization: bits, a scale for each row. Baselines: same above 0.8."
+            f"N = {settings['num_inputs']}. {note} The strength of noise is in standard deviations of each matrix, "
+            "that of pruning is the fraction of each matrix that is set to zero, that of re-quantization the number "
+            "of bits, with a scale for each row. Intrinsic and PCS are published to call models the same above 0.8."
         )
         sections.append(tabulate("SmolLM2-135M against itself, changed", ["change", "strength"], rows, about))
     # All pairs of the named checkpoints, then each against fresh seeds.
@@ -250,8 +252,10 @@ def claims(record: Record) -> Sequence[Claim]:
     for kind in record["settings"]["changes"]:
         rows = [entry for entry in result["rows"] if entry["change"] == kind]
         related = [entry for entry in rows if entry["tests"]["permutation"]["verdict"] == "same-lineage"]
-        statement = f"SmolLM2 found again after {kind}: strengths recognized of {[entry['strength'] for entry in rows]}"
-        statements.append(Claim(statement, str([entry["strength"] for entry in related])))
+        found, tried = (", ".join(f"{entry['strength']:g}" for entry in part) for part in (related, rows))
+        change = kind.replace("re-quantisation", "re-quantization")
+        statement = f"Strengths of {change}, of {tried}, after which the permutation test finds SmolLM2 again"
+        statements.append(Claim(statement, found or "none"))
     return statements
 
 

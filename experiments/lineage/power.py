@@ -152,14 +152,21 @@ def tables(record: Record) -> Sequence[Table]:
         cells["effective rank"] = (fixed(0), mean_std(row["effective_rank"]))
         cells["ρ"] = (fixed(2), mean_std(row["cosine"]))
         rows.append(([row["width"], row["neurons"], row["step"], row["dim"]], cells))
-    note = "Mean and standard deviation over seeds: one initialization trained twice, on two texts."
+    note = (
+        "z of two models trained from one initialization on two texts, mean ± standard deviation over seeds, with k "
+        "numbers kept of each vector. Formula: ρ √(n m k′) with 1/k′ = 1/k + 1/d, for n neurons of m = 3 matrices, "
+        "from the effective rank d of the token space and the mean cosine ρ of the two models' neurons."
+    )
     related = tabulate("z of related pairs", ["D", "neurons a block", "steps", "k"], rows, note, first_screen=True)
     rows = []
     for entry in record["result"]["unrelated"]:
         cells = {name: (fixed(1), max(entry["z"][name])) for name in EVIDENCE}
         cells["largest agreement of matchings"] = (percent(1), entry["largest_agreement"])
         rows.append(([entry["width"], entry["neurons"], entry["num_pairs"]], cells))
-    note = "Largest z, and largest fraction of the neurons that two independent matchings pair alike; k = 16."
+    note = (
+        "Models of two seeds: the largest z over pairs, and the largest fraction of neurons that two independent "
+        "matchings pair alike; k = 16."
+    )
     return [related, tabulate("Unrelated pairs", ["D", "neurons a block", "pairs"], rows, note)]
 
 

@@ -133,9 +133,10 @@ def tables(record: Record) -> Sequence[Table]:
         cells = {name: (from_log10(3), value) for name, value in log10_p.items()}
         rows.append((head, cells, _printed(group, entry), {}, configuration))
     note = (
-        "p of two untrained models of different seeds, which should not be small. Columns without a prefix: Gaussian "
-        "vectors with the moments of the base's embedding, as published. t-test and U-test: Algorithm 1, means over "
-        "ten nulls. With these vectors the permutation test is not valid, and is left out."
+        "p of two untrained models of different seeds, which should not be small. t-test and U-test: Algorithm 1's, "
+        "means over ten nulls; iclr: the SeedPrint authors' code. They read Gaussian vectors with the moments of the "
+        "base's embedding, as published, or where it is said random tokens. With vectors the permutation test is not "
+        "valid, and is left out."
     )
     heads = ["model", "base seed", "suspect seed", "N", "T"]
     tested = tabulate("Untrained models of different seeds, every test (Tables 4a and 9)", heads, rows, note)
@@ -150,9 +151,10 @@ def tables(record: Record) -> Sequence[Table]:
     reef = groups[0]["group"]["reef"]
     text = "English prose" if reef["text"] == "builtin:prose" else reef["text"]
     about = (
-        "Scores of the same pairs of seeds; the decision published for all four is score > 0.8. Last column: mean ± "
-        "standard deviation over other disjoint pairs of initializations, the null that a threshold should come from. "
-        f"REEF reads {reef['num_sentences']} passages of {text} at 9/16 of the depth."
+        "The least and the largest score over the same pairs, and how many are above 0.8, the threshold published "
+        "for all four methods. Last column: mean ± standard deviation over other, disjoint pairs of initializations, "
+        f"from which a threshold should come. REEF reads {reef['num_sentences']} passages of {text} at 9/16 of the "
+        "depth."
     )
     scored = tabulate(
         "Table 8's baselines on initializations", ["model", "method", "pairs", "null pairs"], scores, about

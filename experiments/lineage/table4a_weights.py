@@ -2,7 +2,7 @@
 
 The analysis, fixed before the pairs were run together: every test with its defaults on every pair, each p uniform where
 the initializations are independent; next to the smallest of a family the chance of one as small among as many uniform
-draws, which takes them for independent although pairs share initializations.
+draws, which takes them for independent although pairs share initializations. A pair and its reverse count once.
 """
 
 from __future__ import annotations
@@ -78,8 +78,9 @@ def tables(record: Record) -> Sequence[Table]:
                 measured[f"{name}: z"] = (fixed(2), pair["tests"][name]["z"])
             rows.append(([outcome["group"]["model"], pair["base"], pair["suspect"]], measured))
     note = (
-        "Untrained models of different seeds, which should not be found alike. Each p is exact, of 9,999 permutations: "
-        f"of residual coordinates, of hidden units as they lie, of hidden units once a rotation was undone{last}."
+        "p and z of untrained models of different seeds; p should not be small. Each p is exact and counted over "
+        "9,999 permutations: of residual coordinates, of hidden units as they lie, of hidden units once a rotation "
+        f"was undone{last}."
     )
     return [tabulate("The same pairs in the weights", ["model", "base seed", "suspect seed"], rows, note)]
 
@@ -88,7 +89,9 @@ def claims(record: Record) -> Sequence[Claim]:
     """State the smallest p of each family, and the chance of one as small."""
     statements = []
     for outcome in record["result"]["groups"]:
-        values = [test["p_value"] for pair in outcome["pairs"] for test in pair["tests"].values()]
+        # A pair and its reverse are one comparison.
+        pairs = {frozenset((pair["base"], pair["suspect"])): pair for pair in outcome["pairs"]}.values()
+        values = [test["p_value"] for pair in pairs for test in pair["tests"].values()]
         defined = [float(value) for value in values if value is not None]
         if not defined:
             continue
@@ -97,7 +100,7 @@ def claims(record: Record) -> Sequence[Claim]:
         statements.append(
             Claim(
                 f"Smallest of {len(defined)} p of untrained models of different seeds, exact tests in the weights "
-                f"({outcome['group']['model']}; one so small among as many by chance: {chance:.0%})",
+                f"({outcome['group']['model']}; chance of one so small if they were independent: {chance:.0%})",
                 smallest,
                 format=significant(2),
             )

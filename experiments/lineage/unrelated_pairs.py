@@ -207,10 +207,12 @@ def tables(trained: Entry, settings: Entry) -> list[Table]:
         }
         tests.append(([test["test"], test["num_pairs"]], measured))
     note = (
-        f"{trained['num_models']} models trained apart, {settings['seeds']} seeds of each of "
-        f"{len(trained['agreement'])} architectures and texts, {settings['schedule']['steps']} steps; fingerprints as "
-        "they are published. Pairs in which the evidence is defined. Intervals with models resampled, 95%; KS of the "
-        "permutation p on pairs in which no model occurs twice. auto: p after Holm's correction, and verdicts."
+        f"{trained['num_models']} models, {settings['seeds']} seeds of each of {len(trained['agreement'])} "
+        f"architectures and texts, trained for {settings['schedule']['steps']} steps and compared by fingerprints as "
+        "they are published; counted are the pairs in which the evidence is defined. The 95% intervals of p ≤ 0.01 "
+        "are resampled by model, since pairs share models; the limits in brackets take pairs for independent. KS "
+        "compares the permutation p of pairs that share no model with uniform ones. auto: p after Holm's correction, "
+        "and verdicts."
     )
     kinds = [
         ([kind["kind"], kind["num_pairs"]], {"called related": count_below(kind["at_alpha"])})
@@ -221,8 +223,20 @@ def tables(trained: Entry, settings: Entry) -> list[Table]:
     ]
     return [
         tabulate("The tests in the weights on models trained apart", ["test", "pairs"], tests, note),
-        tabulate("Verdicts on models trained apart", ["suspect", "pairs"], kinds),
-        tabulate("Agreement of matchings of models trained apart", ["population"], agreements),
+        tabulate(
+            "Verdicts on models trained apart",
+            ["suspect", "pairs"],
+            kinds,
+            "By what was done to the suspect; in the first two rows nothing, and two populations differ in "
+            "architecture or text. The limits in brackets take pairs for independent.",
+        ),
+        tabulate(
+            "Agreement of matchings of models trained apart",
+            ["population"],
+            agreements,
+            "The largest fraction of hidden units that two independent matchings pair alike, over pairs of a "
+            "population.",
+        ),
     ]
 
 

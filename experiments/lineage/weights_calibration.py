@@ -58,7 +58,6 @@ Row = tuple[float | None, float | None, bool]
 """The permutation p of one pair, z, and whether the pair is called related at the level of verdicts."""
 # Seeds of one architecture; far fewer are used.
 _SEEDS_EACH = 1_000_000
-_QUANTILES = 200
 
 
 def run(context: Context) -> Entry:
@@ -88,7 +87,6 @@ def run(context: Context) -> Entry:
                     "uniform": evidence != AUTO,
                     **dataclasses.asdict(summary),
                     "at_alpha": at_alpha,
-                    "qq": _quantiles(p_values),
                 }
             )
     return {
@@ -96,13 +94,6 @@ def run(context: Context) -> Entry:
         "family": calibration.check_family(family),
         "trained": unrelated_pairs.calibrate(context),
     }
-
-
-def _quantiles(p_values: Sequence[float | None]) -> dict[str, list[float]]:
-    """Return quantiles of p, at most :data:`_QUANTILES`, as observed and as uniform numbers have them."""
-    p_N = np.sort([p for p in p_values if p is not None])
-    ranks = np.unique(np.linspace(0, len(p_N) - 1, min(len(p_N), _QUANTILES)).round().astype(int))
-    return {"expected": ((ranks + 0.5) / max(1, len(p_N))).tolist(), "observed": p_N[ranks].tolist()}
 
 
 @chunked
@@ -162,13 +153,15 @@ def tables(record: Record) -> Sequence[Table]:
         rows.append(([case["test"], case["num_pairs"]], measured))
     changes = settings["changes"]
     note = (
-        f"Disjoint pairs of independent initializations, {settings['model']} with {changes['num_layers']} blocks, "
-        f"D = {changes['d_model']}, {changes['d_ff']} hidden units, {changes['vocab_size']} tokens; "
-        f"{settings['num_permutations']:,} permutations a pair. 95% intervals (Clopper and Pearson). Smallest adjusted "
-        f"p: of the test's three checks, corrected for all {result['family']['num_checks']} (Holm)."
+        f"Disjoint pairs of independent initializations, {settings['model']} with {changes['num_layers']} blocks, D "
+        f"= {changes['d_model']}, {changes['d_ff']} hidden units, {changes['vocab_size']} tokens; "
+        f"{settings['num_permutations']:,} permutations a pair. Fractions of p below 0.01 and 0.05, with 95% "
+        "intervals (Clopper and Pearson); KS p: Kolmogorov and Smirnov's test against uniform. Smallest adjusted p: "
+        f"of these three checks, corrected for all {result['family']['num_checks']} (Holm). In brackets: the 95% "
+        "upper limit of the rate."
     )
     if not all(case["uniform"] for case in result["cases"]):
-        note += " A verdict of several tests is corrected for their number, and its p is no uniform number."
+        note += " The p of a verdict (auto) is corrected for its number of tests, and so is not uniform."
     listings = [tabulate("The tests in the weights on unrelated initializations", ["test", "pairs"], rows, note)]
     return [*listings, *unrelated_pairs.tables(result["trained"], settings)]
 

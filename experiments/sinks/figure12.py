@@ -27,8 +27,8 @@ def setting_note(record: Record) -> str:
     note = f"Uniform attention would score {floors}."
     if record["settings"].get("bos_token"):
         note += (
-            " Every sequence, in training and here, begins with an id of its own, as with a "
-            "beginning-of-sequence token: without it no sink grows in this time (see sink_growth)."
+            " Every sequence, in training and here, begins with an id of its own, a BOS token: without it no sink "
+            "grows in this time (see sink_growth)."
         )
     # No head of any seed of the baseline is a sink on average.
     if all(seed["largest_score"] <= EPSILON for seed in record["result"]["cures"]["baseline"]["by_seed"]):
@@ -51,10 +51,10 @@ def tables(record: Record) -> Sequence[Table]:
         measured["largest score"] = significant(2), sink_training.over_seeds(run, lambda seed: seed["largest_score"])
         rows.append(([name, integer(run["steps"])], measured))
     note = (
-        f"Fraction of (block, head) pairs with α₁ > {EPSILON}, averaged over sequences; ± across seeds. "
-        f"Largest score: the mean α₁ of the strongest head at T = {max(lengths)}. "
-        "The paper draws Figure 12 and prints no numbers: the baseline high at every length, amplification "
-        "lower, attenuation near zero. " + setting_note(record)
+        f"Fraction of heads whose attention to the first position, α₁, exceeds {EPSILON} in a sequence, mean over "
+        f"sequences; ± across seeds. Largest score: the mean α₁ of the strongest head at T = {max(lengths)}. The "
+        "paper draws Figure 12 and prints no numbers: the baseline is high at every length, amplification lower, "
+        "attenuation near zero. " + setting_note(record)
     )
     return [tabulate("Sink rate by sequence length", ["attention", "steps"], rows, note, configuration="other")]
 
@@ -129,8 +129,8 @@ def perplexities(record: Record) -> Sequence[Table]:
         paper = {text: PRINTED[name][text] for text in texts} if is_paper else {}
         rows.append(([name, integer(run["tokens"])], measured, paper))
     note = (
-        f"{evaluation['num_sequences']} sequences of {evaluation['context']} tokens, each scored on "
-        "its own; ± across seeds. Perplexities of different tokenizers do not compare."
+        f"The models of Figure 12 on {evaluation['num_sequences']} sequences of {evaluation['context']} tokens, each "
+        "scored on its own; ± across seeds. Perplexities of different tokenizers do not compare."
     )
     title, heads = "Perplexity with and without positional calibration", ["attention", "training tokens"]
     return [tabulate(title, heads, rows, note, configuration="paper" if is_paper else "other")]

@@ -90,12 +90,13 @@ def worth(record: Record) -> list[Table]:
         }
         rows.append(([name], measured))
     note = (
-        "Loss: held out, in nats a token, less the baseline's of the same seed. Time: over the baseline's, timed in "
-        f"turn. Sinks left: fraction of heads with ε = 0.25, mean over {len(settings['seeds'])} seeds. Gain under "
-        f"rounding: how much less than the baseline a model loses with {scheme}, one scale a {granularity}. "
-        f"{INTERVALS}, each by itself. Verdict: no sinks where at most {percent(0)(FEW_SINKS)} of the heads are "
-        "left, few where at most half of the baseline's are; the loss is lower or higher where its "
-        "interval excludes zero, and undecided elsewhere. The window and the model without positions are controls."
+        "Loss above baseline: held-out loss less the baseline's of the same seed, in nats a token. Time of a step: "
+        "over the baseline's, timed in turn. Sinks left: fraction of heads above ε = 0.25, mean over "
+        f"{len(settings['seeds'])} seeds. Gain under rounding: by how much a model loses less than the baseline when "
+        f"it is rounded ({scheme}, one scale a {granularity}). {INTERVALS}, each by itself. Verdict: no sinks where "
+        f"at most {percent(0)(FEW_SINKS)} of the heads are left, few where at most half of the baseline's are; the "
+        "loss is called lower or higher where its interval excludes zero. The window and the model without positions "
+        "are controls."
     )
     return [tabulate("Which mitigation is worth it", ["mitigation"], rows, note)]
 
@@ -134,9 +135,10 @@ def _rounding(record: Record) -> Table:
                 measured[head] = (significant(3), over_seeds(deltas))
             rows.append(([name, granularity], measured))
     note = (
-        "Loss above that of full precision, nats a token; the scale is that of a whole sequence (tensor) or of each "
-        f"position (token), of keys and values too; kept: the first token in full precision. {INTERVALS}. Destroyed: "
-        "the loss exceeds ten times that of full precision."
+        "Loss with rounded weights and activations (w, a) or caches (kv) less that in full precision, in nats a "
+        "token. One scale serves a whole sequence (tensor) or one position (token), in caches too. Kept: the first "
+        f"tokens that stay in full precision. {INTERVALS}. Destroyed: the loss exceeds ten times that of full "
+        "precision."
     )
     return tabulate("What rounding costs", ["attention", "scale"], rows, note)
 
@@ -153,8 +155,8 @@ def _sinks_part(record: Record) -> Table:
         return measured
 
     note = (
-        f"D_sink = Δ(all positions rounded) − Δ(the first {keep} in full precision), nats a token: below zero, "
-        "rounding the first token helps."
+        f"D_sink: the cost of rounding all positions less the cost with the first {keep} in full precision, in nats "
+        "a token; below zero, rounding the first token helps."
     )
     return _by_attention(record, "How much of that the first token causes", note, columns)
 
@@ -177,9 +179,9 @@ def _unevenness(record: Record) -> Table:
         return {head: (significant(3), value) for head, value in (in_stream | anywhere).items()}
 
     note = (
-        "Largest over blocks; any site: largest over the stream, keys, values, and what the four groups of linear maps "
-        "read, where the ratio is defined: softpick leaves positions empty. Kurtosis: 3 for a Gaussian. Dispersion: "
-        "largest over median norm of a sequence's positions."
+        "Each number is the largest over blocks: of the residual stream, or of any site where it is defined "
+        "(softpick leaves positions empty), which are the stream, keys, values and what the four groups of linear "
+        "maps read. Kurtosis: 3 for a Gaussian. Dispersion: largest over median norm of a sequence's positions."
     )
     return _by_attention(record, "How the activations are spread", note, columns)
 
@@ -199,10 +201,10 @@ def _streaming(record: Record) -> Table:
 
     first = next(iter(record["result"]["cures"].values()))["by_seed"][0]["price"]["streaming"][0]
     note = (
-        f"Loss in nats a token with a rolling cache of the latest {window} tokens and the first ones that are kept, "
-        f"from position {first['from_position']} to {settings['streaming_length']}; trained on "
-        f"{record['settings']['schedule']['context']}. Everything kept: no cache is dropped, so that positions exceed "
-        "those of training."
+        f"Loss in nats a token with a cache of the latest {window} tokens and of the first ones that are kept, from "
+        f"position {first['from_position']} to {settings['streaming_length']}, of models trained on "
+        f"{record['settings']['schedule']['context']} positions. Everything kept: nothing leaves the cache, so that "
+        "positions exceed those of training."
     )
     return _by_attention(record, "Loss with a rolling cache", note, columns)
 
@@ -276,12 +278,12 @@ def _findings(record: Record) -> list[Table]:
         words = f"without its first tokens a rolling cache loses; {first} kept win it back"
         rows.append(_finding(words, "", "", difference, _verdict(difference, ratio, 0.0)))
     note = (
-        "w8a8; D_sink of the baseline with one scale a sequence is compared with that of the change named; here: ratio "
-        f"of means over seeds; difference: paired by seed, {INTERVALS}. Confirmed: the interval excludes zero in the "
-        "published direction and the ratio is at least half of the published one; it follows the word with its "
-        "95% interval (Fieller's; of the rolling cache it is the ratio of the losses). The published models have "
-        "hundreds of millions of parameters, these about half a million at most: what is not seen here is not refuted "
-        "there."
+        "Findings that were published from one run each, at w8a8. Here: D_sink of the baseline with one scale a "
+        "sequence over D_sink after the change named, a ratio of means over seeds. Difference: paired by seed; "
+        f"{INTERVALS}. Confirmed: the interval of the difference excludes zero in the published direction and the "
+        "ratio is at least half of the published one; its 95% interval (Fieller's) follows. In the row of the "
+        "rolling cache the ratio is of losses. The published models have hundreds of millions of parameters, these "
+        "about half a million at most: what is not seen here is not refuted there."
     )
     return [tabulate("Findings of single runs, with seeds", ["published finding"], rows, note)]
 

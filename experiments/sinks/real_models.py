@@ -20,7 +20,7 @@ from bornbiased_jax.evaluation.rolling_cache import streaming_losses
 from bornbiased_jax.evaluation.sink_report import ReportOptions, cut_sequences, report_on_ids, strongest_head
 from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, by_scale, where_attempted
 from bornbiased_jax.experiments.sinks.settings import EPSILON
-from bornbiased_jax.experiments.sinks.subject import SinkModel, attempt, neuron_rows
+from bornbiased_jax.experiments.sinks.subject import NEURON_NOTE, SinkModel, attempt, neuron_rows
 from bornbiased_jax.parameters import Params, flatten
 from bornbiased_jax.quantization import parse_scheme, prices
 from bornbiased_jax.report.numbers import fixed, percent, significant
@@ -102,8 +102,9 @@ def _lengths(result: Entry) -> Table:
         }
         rows.append(([int(length)], measured))
     note = (
-        f"{protocol['num_sequences']} sequences of {result['source']}; ε = {EPSILON:g}, thresholded in each sequence, "
-        "± over sequences; then thresholded once on the average."
+        f"{protocol['num_sequences']} sequences of {result['source']}. Sinks: heads whose attention to the first "
+        f"position exceeds ε = {EPSILON:g} in a sequence, mean ± standard deviation over sequences; by average "
+        "score: heads whose mean attention over sequences does."
     )
     return tabulate("Sinks by length", ["T"], rows, note=note)
 
@@ -125,21 +126,17 @@ def _blocks(result: Entry) -> Table:
         rows.append(([layer["block"]], measured))
     outliers = protocol["outliers"]
     note = (
-        f"Sinks: heads whose average score at T = {length} exceeds {EPSILON:g}. The residual stream after each block, "
-        f"on {outliers['num_sequences']} sequences of {outliers['length']} tokens; massive: sequences with an "
-        "activation above 100 and a thousand times the median; channels count from 0."
+        f"Sinks: heads whose average score at T = {length} exceeds {EPSILON:g}. The other columns are of the "
+        f"residual stream after each block, on {outliers['num_sequences']} sequences of {outliers['length']} tokens: "
+        "its largest activation and where that is; massive: fraction of sequences with an activation above 100 and a "
+        "thousand times the median; DomRatio: largest over mean |h| of a token. Channels count from 0."
     )
     return tabulate("Block by block", ["block"], rows, note=note)
 
 
 def _neurons(result: Entry) -> Table:
     rows = neuron_rows(result["protocol"].get("super_neurons", []))
-    note = (
-        "Neurons of all blocks by what they add to one channel at the first token. Share of row: of the energy of "
-        "their row of W_down in that channel. First over rest: mean |activation| at the first token over the others. "
-        "Super: at least ten times, and a gate or up column at least twice as long as the block's median."
-    )
-    return tabulate("What writes most at the first token", ["block", "neuron"], rows, note=note)
+    return tabulate("What writes most at the first token", ["block", "neuron"], rows, note=NEURON_NOTE)
 
 
 def _interval(middle: float | None, interval: Sequence[float] | None) -> Value:
@@ -163,9 +160,11 @@ def _rounding(record: Record) -> Table:
         }
         rows.append(([cell["scheme"], cell["granularity"], cell["keep_sinks"]], measured))
     note = (
-        f"{options['num_sequences']} sequences of {options['length']} tokens, nats a token; ± is half of the 95% "
-        f"interval over sequences. {weights} stay as they are stored. Scale: of a whole sequence (tensor) or of each "
-        "position (token)."
+        "Loss with rounded activations (a) or caches (kv) less that in full precision, in nats a token, on "
+        f"{options['num_sequences']} sequences of {options['length']} tokens; ± is half of the 95% interval over "
+        f"sequences. {weights} stay as they are stored. One scale serves a whole sequence (tensor) or one position "
+        "(token). First kept: tokens in full precision; D_sink: what that saves. KL and same top-1: of the "
+        "predictions, against full precision."
     )
     return tabulate("What rounding costs", ["rounded", "scale", "first kept"], rows, note=note)
 
@@ -179,9 +178,9 @@ def _streaming(record: Record) -> Table:
         measured = {"loss": (fixed(3), _interval(entry["loss"], entry["loss_interval"]))}
         rows.append(([name, entry["keep_sinks"]], measured))
     note = (
-        f"{options['num_sequences']} sequences of {options['length']} tokens, nats a token from position "
-        f"{entries[0]['from_position']} on; ± is half of the 95% interval over sequences. Positions are those inside "
-        "the cache."
+        f"Loss in nats a token from position {entries[0]['from_position']} on, with a cache of the last tokens and "
+        f"of the first ones that are kept, on {options['num_sequences']} sequences of {options['length']} tokens; ± "
+        "is half of the 95% interval over sequences. Positions are counted inside the cache."
     )
     return tabulate("Loss with a rolling cache", ["cache", "first kept"], rows, note=note)
 

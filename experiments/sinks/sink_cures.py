@@ -73,12 +73,15 @@ def tables(record: Record) -> Sequence[Table]:
         rows.append(([name], rate | measured))
     timed = "step_seconds" in record["result"]
     note = (
-        f"After {base['steps']:,} steps of {base['data']}, ± across seeds "
-        f"{', '.join(map(str, base['seeds']))}. Sink rate at the greatest length, ε = "
-        f"{EPSILON}; with rows of weights divided by their sums first, "
-        + ("as in the column of shares" if differ else "the same")
-        + ". DomRatio of the first token and effective rank of all states, after the last block. Loss: held out; "
-        "less baseline: paired by seed. Cost: time per step over the baseline's"
+        f"After {base['steps']:,} steps of {base['data']}, mean ± standard deviation across seeds "
+        f"{', '.join(map(str, base['seeds']))}. Sink rate: fraction of heads above ε = {EPSILON} at the greatest "
+        "length; "
+        + ("of shares: " if differ else "")
+        + "the same after each row of weights was divided by its sum"
+        + (". " if differ else ", which changes nothing. ")
+        + "Top score: of the strongest head. DomRatio of the first token and effective rank of all states are those "
+        "after the last block. Loss: held out, in nats a token; less baseline: of the same seed. Cost: time of a step "
+        "over the baseline's"
         + (", timed in turn, median ± standard deviation over rounds. " if timed else " over the whole run. ")
         + setting_note(record)
     )

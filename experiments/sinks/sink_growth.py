@@ -58,7 +58,10 @@ def tables(record: Record) -> Sequence[Table]:
         size = "{num_layers} × {d_model}".format(**settings["changes"])
         has_bos = "yes" if settings["bos_token"] else "no"
         rows.append(([name, size, integer(settings["schedule"]["steps"]), has_bos], measured))
-    note = f"ε = {EPSILON}; ± across seeds. The step is the first snapshot in which a head of some seed was above ε."
+    note = (
+        f"Mean ± standard deviation across seeds. A head is a sink above ε = {EPSILON}; above ε from step: the first "
+        "snapshot in which a head of some seed was."
+    )
     heads = ["variant", "layers × width", "steps", "BOS token"]
     return [tabulate("What it takes to grow a sink", heads, rows, note)]
 
@@ -128,7 +131,10 @@ def search_tables(record: Record, columns: Columns = COLUMNS) -> Sequence[Table]
         rows.append(([describe(variants[name]) for describe in columns.values()], measured))
     lengths = sorted({variant["lengths"][-1] for variant in variants.values()})
     seeds = ", ".join(map(str, record["settings"]["seeds"]))
-    note = f"ε = {EPSILON}, T = {', '.join(map(str, lengths))}; seeds {seeds} in this order, as far as they go."
+    note = (
+        f"A cell has the seeds {seeds} in this order, as far as they were run. ε = {EPSILON}, T = "
+        f"{', '.join(map(str, lengths))}."
+    )
     return [tabulate("Settings tried in the search", list(columns), rows, note)]
 
 
@@ -219,9 +225,9 @@ def scheme_tables(record: Record) -> Sequence[Table]:
             measured["p (Holm)"] = (p_value(2), p)
         rows.append(([name], measured))
     note = (
-        f"ε = {EPSILON}; ± across seeds. The step is the first snapshot in which a head of some seed was above ε. "
-        "Differences: 95% interval of the mean over pairs of one seed and one order of the data; p: paired t, "
-        "corrected over the comparisons shown."
+        f"Mean ± standard deviation across seeds. A head is a sink above ε = {EPSILON}; above ε from step: the first "
+        "snapshot in which a head of some seed was. The difference in the largest score is paired by seed: 95% "
+        "interval of its mean, and p of a paired t test, corrected over the comparisons shown."
     )
     return [tabulate("Sinks by initialization", ["scheme"], rows, note)]
 

@@ -8,23 +8,21 @@ import numpy as np
 
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
-from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.evaluation.sink_report import cut_sequences
 from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, by_scale, where_attempted
 from bornbiased_jax.experiments.sinks.sink_sweep import AMPLIFICATION, CONTROL, interventions, random_tokens
-from bornbiased_jax.experiments.sinks.subject import ABSENT, neuron_rows
+from bornbiased_jax.experiments.sinks.subject import ABSENT, NEURON_NOTE, neuron_rows
 from bornbiased_jax.model.interventions import Edit, Edits, self_only
-from bornbiased_jax.parameters import Params
-from bornbiased_jax.probes.outliers import measure_outliers, super_neurons
-from bornbiased_jax.probes.sinks import SinkOptions, attention_maps, measure_sinks
-from bornbiased_jax.probes.variance import ensemble_mean, position_moments
+from bornbiased_jax.probes.outliers import super_neurons
+from bornbiased_jax.probes.sinks import SinkOptions, measure_sinks
+from bornbiased_jax.probes.variance import ensemble_mean
 from bornbiased_jax.report.numbers import fixed, integer, percent
 from bornbiased_jax.report.tables import Claim, Table, tabulate
 from bornbiased_jax.text import read_text
 
 
 def run(context: Context) -> Entry:
-    """Measure everything about SmolLM2-135M, or return the reason why not."""
+    """Measure sinks of SmolLM2-135M under every intervention, or return the reason why not."""
     path = find_smollm2()
     if path is None:
         return {"attempted": False, "reason": ABSENT}
@@ -39,17 +37,8 @@ def run(context: Context) -> Entry:
     tokens_NT = cut_sequences(ids_T, T, N)
     short_NT = tokens_NT[: settings["intervened_sequences"], : settings["intervened_length"]]
     random_NT = random_tokens(settings["random_sequences"], short_NT.shape[1], cfg.vocab_size)
-    note = (lambda _text: None) if context.quiet else progress.note
-
-    note("sinks of the model as it is")
     plain = measure_sinks(cfg, params, tokens_NT, SinkOptions(lengths=settings["lengths"]))
-    cut = measure_sinks(cfg, params, tokens_NT[:, 1:])
-    second = measure_sinks(cfg, params, tokens_NT, SinkOptions(position=2, convention="rows_from_k"))
-    note("outliers and variances")
-    outliers = measure_outliers(cfg, params, short_NT)
     neurons = super_neurons(cfg, params, short_NT)
-    moments = position_moments(cfg, params, random_NT)
-    layer = int(np.argmax(outliers.largest_L))
     mu_LTHK = ensemble_mean(cfg, params, random_NT)
     # Every intervention at every position.
     rows = []
@@ -77,25 +66,8 @@ def run(context: Context) -> Entry:
         "digest": opened.digest(),
         "source": source,
         "sink_rate": {str(length): plain["by_length"][length]["sink_rate"] for length in settings["lengths"]},
-        "sink_rate_of_average": {
-            str(length): plain["by_length"][length]["sink_rate_of_average"] for length in settings["lengths"]
-        },
-        "score_LH": plain["score_LH"],
-        "sink_rate_second_position": second["sink_rate"],
-        "sink_rate_after_cutting_the_first": cut["sink_rate"],
-        "largest_by_layer": outliers.largest_L,
-        "dom_ratio_first": outliers.dom_ratio_LT[:, 0],
-        "dom_ratio_rest": outliers.dom_ratio_LT[:, 1:].mean(axis=1),
-        "effective_rank": outliers.effective_rank_L,
-        "largest_block": layer + 1,
-        "first_D": outliers.first_LD[layer],
-        "rest_D": outliers.rest_LD[layer],
         "super_neurons": neurons,
-        "variance": {
-            name: {"pooled": moment.pooled_LT, "across": moment.across_LT} for name, moment in moments.items()
-        },
         "interventions": rows,
-        "maps": _maps(cfg, params, short_NT, mu_LTHK, settings),
     }
 
 
@@ -111,33 +83,6 @@ def _changes(
         edits = interventions(num_layers, length, factor, mu_LTHK)
         changes += [(kind, factor, edits[kind](position, settings["blocks"])) for kind in (AMPLIFICATION, CONTROL)]
     return changes
-
-
-def _maps(cfg: ModelConfig, params: Params, tokens_NT: np.ndarray, mu_LTHK: np.ndarray, settings: Entry) -> Entry:
-    """Compute mean attention over the heads of the layer with the strongest sink, under each intervention."""
-    position, length = settings["drawn_position"], settings["drawn_length"]
-    tokens_NT = tokens_NT[:, :length]
-    largest = {**settings, "factors": [max(settings["factors"])]}
-    changes = _changes(largest, position, length, mu_LTHK[:, :length], cfg.num_layers)
-    by_name = {}
-    layer: int | None = None
-    for name, _, edit in changes:
-        maps_LHTT = attention_maps(cfg, params, tokens_NT, edit=edit).mean(axis=1)
-        if layer is None:
-            layer = int(np.argmax(maps_LHTT[:, :, 0].mean(axis=1)))
-        by_name[name] = np.round(maps_LHTT[layer], 4)
-    masked = {}
-    for at in settings["positions"]:
-        if at < length:
-            edit = self_only(length, [at], num_layers=cfg.num_layers)
-            maps_LHTT = attention_maps(cfg, params, tokens_NT, edit=edit).mean(axis=1)
-            masked[f"k = {at}"] = np.round(maps_LHTT[layer], 4)
-    return {
-        "block": None if layer is None else layer + 1,
-        "position": position,
-        "by_intervention": by_name,
-        "masked": masked,
-    }
 
 
 @where_attempted
@@ -162,23 +107,18 @@ def tables(record: Record) -> Sequence[Table]:
         ["k", "intervention", "λ"],
         rows,
         note=(
-            "Fraction of heads whose mean attention to position k, over the queries from k on, "
-            f"exceeds 0.25, on {settings['intervened_sequences']} sequences of {settings['intervened_length']} tokens; "
-            "± is over sequences. Amplification and control act on the attention output of "
-            f"block {blocks} alone; μ is its mean over random-token sequences. The paper prints no numbers "
-            "for these."
+            "Fraction of heads whose mean attention to position k, over the queries from k on, exceeds 0.25, on "
+            f"{settings['intervened_sequences']} sequences of {settings['intervened_length']} tokens; ± is over "
+            "sequences. Mask: token k sees itself alone. Variance amplification: o_k becomes μ + λ(o_k − μ) in block "
+            f"{blocks} alone, μ its mean over random-token sequences; control: λ·o_k there. The paper prints no "
+            "numbers for these."
         ),
     )
     neurons = tabulate(
         "What writes most at the first token",
         ["block", "neuron"],
         neuron_rows(result["super_neurons"], ("gate", "up")),
-        note=(
-            "Neurons of all blocks by what they add to one channel at the first token. Share of row: of "
-            "the energy of their row of W_down in that channel. First over rest: mean |activation| at the "
-            "first token over the others. Gate and up norm: of their columns over the median of the block. Super: "
-            "fires at least 10 times as strongly at the first token, and one of the two norms is at least 2."
-        ),
+        note=(f"{NEURON_NOTE} Gate and up norm: of these columns over the block's median."),
     )
     return [interventions, neurons]
 
@@ -275,8 +215,6 @@ EXPERIMENT = Experiment(
         positions=([4, 8], [8, 16, 32], [4, 8, 16, 32, 48]),
         factors=([10.0], [3.0, 10.0], [2.0, 3.0, 5.0, 10.0, 30.0]),
         blocks=[3],
-        drawn_position=(8, 16, 16),
-        drawn_length=(16, 40, 40),
     ),
     cost={"laptop": "2 minutes on two cores, 1.9 GB", "paper": "an hour on two cores"},
     run=run,

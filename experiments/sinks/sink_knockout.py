@@ -171,7 +171,7 @@ def change(row: Entry, base: Entry) -> float:
 
 @where_attempted
 def tables(record: Record) -> Sequence[Table]:
-    """Show every run but the sweeps, which are drawn; the sweep of the channel by halves of the model."""
+    """Show every run, but of random pairs the one that changes most, and of cleared channels that after every block."""
     base = _base(record)
     listing = _rows(record, AS_IT_IS, SILENCED, RESTORED, ELSEWHERE, FIRST_TOKEN)
     listing += [row for row in _rows(record, CLEARED) if row["what"].endswith("every block")]
@@ -183,10 +183,11 @@ def tables(record: Record) -> Sequence[Table]:
         rows.append(_row({**weakest, "kind": CONTROL.replace("pair", _control(record)), "what": what}, base))
     settings = record["settings"]
     note = (
-        f"{settings['num_sequences']} sequences of {settings['length']} tokens; ε = 0.25; blocks and positions "
-        "count from 1, neurons and channels from 0. Restored: the neuron's mean activation at the first token "
-        "is written there and nowhere else. Changes: from the model as it is; largest in a block: of the fraction of "
-        "its heads that are sinks."
+        "Heads that are sinks at the position named (ε = 0.25), and loss in nats a token, on "
+        f"{settings['num_sequences']} sequences of {settings['length']} tokens. Changes are from the model as it is; "
+        "the largest in a block is that of the fraction of its heads that are sinks. Restored: the neuron's mean "
+        "activation at the first token is written there and nowhere else. Blocks and positions count from 1, neurons "
+        "and channels from 0."
     )
     return [tabulate("Cut and restored", ["change", "of", "sink read at"], rows, note)]
 

@@ -120,11 +120,12 @@ def tables(record: Record) -> Sequence[Table]:
         for kind in model["sweep"]["kinds"]
     ]
     note = (
-        f"Fractions of heads that are sinks, {settings['num_sequences']} sequences, ε = 0.25. Without the neuron or "
-        "pair: the lowest of all named neurons and pairs silenced; where no neuron is super, the two that write most. "
-        f"Largest change: of the fraction of a block's heads. Sink at k: of position {position} with the strongest "
-        "pair's activation written there and not at the first; alongside it the first position. Channel cleared: at "
-        "the first position, after every block. Another first token: in place of the BOS token, mean."
+        f"Fractions of heads for which the first position is a sink, {settings['num_sequences']} sequences, ε = "
+        "0.25. Without the neuron or pair: the lowest after silencing a named neuron or pair; named are the super "
+        "neurons, or where there are none the two that write most. Largest change: of the fraction of a block's "
+        f"heads. Sink at k: heads for which position {position} is a sink when the strongest pair's activation is "
+        "written there and not at the first position; next to it the first position then. Channel cleared: at the "
+        "first position, after every block. Another first token: mean over tokens in place of BOS."
     )
     sweep_note = f"{sink_sweep.NOTE} λ = {settings['sweep']['factor']:g}."
     return [

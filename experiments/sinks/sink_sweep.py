@@ -166,10 +166,12 @@ def summary(sweep: Entry, kind: str) -> Entry:
 
 
 NOTE = (
-    f"Fractions of the heads of later blocks whose mean score of k exceeds ε = {EPSILON}, less the same without an "
-    "intervention; one block at a time but for the column of all blocks, which is the mean over k. Positions with a "
-    f"sink: those k at which some block adds {MASS:.0%} or more. Blocks that make one on average: the mean over k is "
-    "that large. First, at least: the lowest fraction of all heads for which the first position still is a sink."
+    "The intervention is made in one block at a time, at each position k. Heads added: of the heads of later blocks, "
+    f"the fraction whose mean score of k exceeds ε = {EPSILON}, less that without an intervention; the most, with "
+    f"its block and k. Positions with a sink: those at which some block adds {MASS:.0%} or more; blocks that make "
+    "one on average: those whose mean over k is as large. In all blocks: heads added by the intervention in all at "
+    "once, mean over k. First, at least: the lowest fraction of all heads for which the first position still is a "
+    "sink."
 )
 
 
@@ -193,7 +195,8 @@ def tables(record: Record) -> Sequence[Table]:
     """Show the interventions by the sinks they make."""
     result = record["result"]
     rows = [([kind], cells(result, kind)) for kind in result["kinds"]]
-    note = f"{NOTE} As it is the first is one for {percent(0)(result['first'])}; λ = {record['settings']['factor']:g}."
+    as_it_is = f"without an intervention it is one for {percent(0)(result['first'])}"
+    note = f"{NOTE.removesuffix('.')}; {as_it_is}. λ = {record['settings']['factor']:g}."
     return [tabulate("Sinks made from one block", ["intervention"], rows, note)]
 
 

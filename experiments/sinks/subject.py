@@ -72,6 +72,15 @@ def about(subject: SinkModel) -> Entry:
     }
 
 
+NEURON_NOTE = (
+    "The neurons of all blocks that add most to one channel at the first token. Share of row: fraction of the energy "
+    "of the neuron's row of W_down that is in that channel. First over rest: its mean |activation| at the first "
+    "token over that at the others. Super: this is at least ten, and the neuron's gate or up column is at least "
+    "twice as long as the block's median."
+)
+"""Of the tables that :func:`neuron_rows` fills."""
+
+
 def neuron_rows(neurons: Sequence[Entry], norms: Sequence[str] = ()) -> list[tuple[list[int], Cells]]:
     """Return a table's row for each neuron that writes much at the first token, with the norms of its columns."""
     return [

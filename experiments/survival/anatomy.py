@@ -209,9 +209,10 @@ def _by_step(record: Record) -> Table:
         for place, step in enumerate(run["steps"])
     ]
     note = (
-        f"{run_folder.about(runs)}. z of the permutation test of a model at "
-        f"a step against its initialization with that part taken from another; N = "
-        f"{record['settings']['num_inputs']:,}, T = {record['settings']['seq_len']}, uniform ids, range over seeds."
+        "Smallest and largest z over seeds, by the permutation test between a model at a step and its "
+        "initialization, whole or with that part taken from another seed's; N = "
+        f"{record['settings']['num_inputs']:,}, T = {record['settings']['seq_len']}, uniform ids. "
+        f"{run_folder.about(runs)}."
     )
     return tabulate("The output test against hybrid initializations", ["run", "step"], rows, note)
 
@@ -225,8 +226,9 @@ def _by_part(record: Record) -> Table:
             values = {hybrid: value_range(_at(run, UNIFORM, hybrid, place)) for hybrid in (OWN, *parts)}
             rows.append(([name, run["steps"][place]], values))
     note = (
-        "z with one part of the own initialization replaced. Norms are ones in every initialization, and the head "
-        "comes after what the test reads: both are controls."
+        "Smallest and largest z over seeds with one part of the own initialization replaced by another seed's. Norms "
+        "are ones in every initialization, and the head comes after what the test reads: their columns are controls, "
+        "which must equal the first."
     )
     return tabulate("Part by part", ["run", "step"], rows, note)
 
@@ -237,7 +239,8 @@ def _by_ids(record: Record) -> Table:
         for probe, facts in run["probes"].items():
             values = {"different ids": (integer, facts["num_ids"]), "N": (integer, facts["num_inputs"])}
             rows.append(([name, probe], values | {hybrid: value_range(_at(run, probe, hybrid)) for hybrid in MAIN}))
-    return tabulate("By ids, after the last step", ["run", "ids"], rows, "z, range over seeds.")
+    note = "Smallest and largest z over seeds, on N inputs made of the ids named."
+    return tabulate("By ids, after the last step", ["run", "ids"], rows, note)
 
 
 def _blocks(record: Record) -> Table:
@@ -253,9 +256,10 @@ def _blocks(record: Record) -> Table:
             }
             rows.append(([name, step], measured))
     note = (
-        "The trained embedding under the own initialization's blocks, and under those of fresh initializations; "
-        "contrast of their traces with the trained model in standard deviations of the fresh. p = (1 + #)/(K + 1) is "
-        "exact."
+        "The trained embedding is put under the own initialization's blocks and under those of K fresh "
+        "initializations, and each hybrid is compared with the trained model. Contrast: by how many standard "
+        "deviations of the fresh ones the own trace exceeds their mean, smallest and largest over seeds. Rank p: (1 "
+        "+ number of fresh traces that reach the own one)/(K + 1), which is exact."
     )
     return tabulate("Blocks under the trained embedding", ["run", "step"], rows, note)
 

@@ -42,7 +42,7 @@ OWN, OTHER, TRAINED, HIDDEN = "own birth", "another birth", "trained apart", "ow
 def run(context: Context) -> Entry:
     """Compute every pair's verdict, briefly, and agreement of matchings."""
     trained_run, settings = persistence.base_run(context), context.settings
-    identity = [settings[name] for name in ("model", "changes", "seeds", "schedule", "others")]
+    identity = [settings[name] for name in ("model", "changes", "seeds", "schedule", "others", "noise")]
     identity += [persistence.corpora(context)["base"]]
     pairs = context.cached(
         "birth_in_weights/pairs", identity, lambda _folder: _compare(trained_run, settings, context.quiet)
@@ -163,10 +163,12 @@ def tables(record: Record) -> Sequence[Table]:
         rows.append(([relation, test], measured))
     facts = result["facts"]
     note = (
-        f"{len(facts['seeds'])} seeds, {facts['tokens']:,} tokens each, the same text in the same order. Level 10⁻⁴. "
-        "Hidden: the trained model rotated at random, its hidden units reordered and rescaled, the function unchanged. "
-        "Coordinates are taken up to sign; rotation is neurons in token space, which a rotation of the stream leaves "
-        "as they are; matched units are exact for an initialization alone. Pairs share models."
+        f"Models of {len(facts['seeds'])} seeds, trained on {facts['tokens']:,} tokens each of the same text in the "
+        "same order, against initializations and against one another; called same: p at most 10⁻⁴. Hidden: the "
+        "trained model rotated at random, its hidden units reordered and rescaled, which leaves its function "
+        "unchanged. Coordinates are compared up to sign; rotation is neurons in token space, which no rotation of "
+        "the stream changes; matched units have an exact p only against an initialization. Pairs share models. log₁₀ "
+        "p proven: the largest bound of the pairs."
     )
     verdicts = tabulate("An initialization in the weights", ["pair", "test"], rows, note=note, first_screen=False)
     # z of own initializations by matrix.
@@ -178,7 +180,7 @@ def tables(record: Record) -> Sequence[Table]:
         "Where the initialization is left",
         ["matrix"],
         modules,
-        note="Own initializations, coordinates, matrix by matrix.",
+        note="z of trained models against their own initialization, by coordinates, in each kind of matrix.",
     )
     # Agreement of two independent matchings of hidden units.
     agreed = [
@@ -198,8 +200,9 @@ def tables(record: Record) -> Sequence[Table]:
         ["pair"],
         agreed,
         note=(
-            f"Noise: {record['settings']['noise']} standard deviations of each matrix. A verdict asks for four times "
-            "what unrelated models with as many units reach."
+            "Fraction of hidden units that two independent matchings pair alike, over the blocks of a pair, and in a "
+            f"single block. With noise: of {record['settings']['noise']} standard deviations of each matrix. A "
+            "verdict requires four times the largest agreement of unrelated models with as many units."
         ),
     )
     return [verdicts, where, agreement]

@@ -98,10 +98,11 @@ def tables(record: Record) -> Sequence[Table]:
                 rows.append(([snapshot["step"], INPUTS[kind], test], measured))
     trained = [pair["tests"]["permutation"]["z"] for pair in result["trained"]]
     note = (
-        f"z of a model at a step against the initializations; N = {settings['num_inputs']:,}, T = "
-        f"{settings['seq_len']}, seeds {', '.join(map(str, settings['seeds']))}. For “paper” z is the normal quantile "
-        f"of its p. Loss in nats per byte. Trained models against one another at the end, permutation on tokens: "
-        f"{value_range(trained)}."
+        "Smallest and largest z of a model at a step against the initialization of its own seed, and against those "
+        f"of the other seeds; seeds {', '.join(map(str, settings['seeds']))}, N = {settings['num_inputs']:,}, T = "
+        f"{settings['seq_len']}. Of Algorithm 1 (paper) z is the normal quantile of its p; iclr is the SeedPrint "
+        "authors' code. Loss in nats per byte. Trained models against one another at the end have z of "
+        f"{value_range(trained)} by the permutation test on tokens."
     )
     return [tabulate("Initializations against models in training", ["step", "inputs", "test"], rows, note)]
 

@@ -155,8 +155,10 @@ def correlation_tables(record: Record) -> Sequence[Table]:
                 measured[f"{owner}, {words}"] = (fixed(3), (taus["mean"][index], taus["std"][index]))
         rows.append(([integer(step)], measured))
     note = (
-        f"Kendall's τ, mean ± standard deviation over the {result['top']} top coordinates of the initialization of "
-        f"seed {result['seeds'][0]}; another seed is {result['seeds'][1]}. The paper draws this and prints no numbers. "
+        "Kendall's τ, over the inputs, of a checkpoint's output with that of the initialization of seed "
+        f"{result['seeds'][0]}, coordinate by coordinate: mean ± standard deviation over the {result['top']} "
+        "coordinates that have the largest mean output at initialization. Same seed: checkpoints of that seed; "
+        f"another seed: of seed {result['seeds'][1]}. The paper draws this and prints no numbers. "
         + persistence_tables.trained_on(record)
     )
     return [tabulate("Correlation with the initialization", ["step"], rows, note)]
@@ -243,9 +245,9 @@ def recognition_tables(record: Record) -> Sequence[Table]:
             measured[f"other: {words}"] = counts(record, "other", test, index)
         rows.append(([integer(step)], measured))
     note = (
-        "Seeds whose checkpoint is called a descendant at p < 0.01, of its own initialization and of another seed's; "
-        "z: of the permutation test. The paper draws this for its own initializations and prints no numbers. "
-        + persistence_tables.trained_on(record)
+        "Own: how many seeds' checkpoints a test calls descendants of their own initialization, at p < 0.01; other: "
+        "of the next seed's initialization, which none is. z: of the permutation test. The paper draws this for own "
+        "initializations and prints no numbers. " + persistence_tables.trained_on(record)
     )
     return [tabulate("Checkpoints recognized", ["step"], rows, note)]
 

@@ -260,12 +260,15 @@ def tables(record: Record) -> Sequence[Table]:
                     "z at tenfold": (fixed(1), fits["tenfold"]),
                 }
             rows.append(([name, kind], measured))
+    seen = ", ".join(f"{name}: {integer(run['num_seen_ids'])}" for name, run in runs.items())
     note = (
-        f"{run_folder.about(runs)}. Rows of ids seen in training alone: "
-        f"{', '.join(str(run['num_seen_ids']) for run in runs.values())}. z of the signed trace, means over seeds ± "
-        "standard deviation; squares: the default statistic. Fitted up to a tenth of the tokens, held out beyond; "
-        "misses in units of what is allowed (20% of the prediction, at least 2): above 1 the form fails. Carried "
-        "forward: the last fitted z as the prediction. z at ten times the tokens only where the form holds."
+        "z of each kind of matrix, its blocks summed, against the own initialization, by the signed trace: mean ± "
+        "standard deviation over seeds; squares: by the default statistic. Of the embedding and the head only rows "
+        f"of ids that occur in the training text are read ({seen}). The form (1 + x/τ)^(−β) of the cosine is fitted "
+        "up to a tenth of the tokens and predicts z beyond; misses are in units of what is allowed (20% of the "
+        "prediction, at least 2), so that above 1 the form fails. Carried forward: the same miss of the last fitted "
+        "z as the prediction; by summed rate: of the form in summed learning rate. z at tenfold, at ten times the "
+        f"tokens: only where the form holds. {run_folder.about(runs)}."
     )
     return [
         tabulate("An initialization in the weights, by kind of matrix", ["run", "matrix"], rows, note),
@@ -284,7 +287,8 @@ def _by_block(runs: Entry) -> Table:
                 if f"blocks/{layer}/{kind}" in run["z"]
             }
             rows.append(([name, kind], values))
-    return tabulate("z at the end, block by block", ["run", "matrix"], rows, "Means over seeds.")
+    note = "z of each matrix against the own initialization after the last step, means over seeds."
+    return tabulate("z at the end, block by block", ["run", "matrix"], rows, note)
 
 
 def claims(record: Record) -> Sequence[Claim]:

@@ -249,9 +249,11 @@ def tables(record: Record) -> Sequence[Table]:
         rows.append(([change], measured))
     copied = integer(record["settings"]["copied"])
     note = (
-        f"Smallest z of {copied} trained models against a copy of each; of the control the largest |z|. Empty: "
-        "undefined. Logits: the largest change relative to the largest, on tokens that the text has, each position's "
-        "mean subtracted. Agreement: of two independent matchings of hidden units, its smallest."
+        f"Each of {copied} trained models is compared with a changed copy of itself: the smallest z of each test, "
+        "empty where it is undefined. Another seed's: the same copies against another seed's trained model, as a "
+        "control; the largest |z|. Logits: the largest change, relative to the largest logit, on tokens that the "
+        "text has, each position's mean subtracted. Agreement: the smallest fraction of hidden units that two "
+        "independent matchings pair alike."
     )
     return [tabulate("What hides a copy from which test", ["change"], rows, note)]
 

@@ -194,11 +194,13 @@ def _by_step(record: Record) -> Table:
     ]
     settings = record["settings"]
     note = (
-        f"{run_folder.about(runs)}. Ids that occur in the training text; "
-        f"N = {settings['num_inputs']:,}, T = {settings['seq_len']}, {settings['num_preferred']} preferred tokens. "
-        "Rank by mean logit, 1 for the first of the vocabulary, 0 for the last; logit in standard deviations over the "
-        "vocabulary; means over seeds. p: permutations of the seeds, exact; where none of "
-        f"{settings['num_permutations']:,} reaches the sum, the smaller of a proven bound and one over their number."
+        f"Where the {settings['num_preferred']} tokens that an initialization prefers stand in the models trained "
+        "from it (own) and from other seeds: their mean rank by mean logit, 1 for the first of the vocabulary and 0 "
+        "for the last, and their mean logit, in standard deviations over the vocabulary; means over seeds. p: of the "
+        "sum of own ranks (or logits) among permutations of the seeds, which is exact; where none of "
+        f"{settings['num_permutations']:,} reaches the sum, the smaller of a proven bound and one over their number. "
+        f"Ids that occur in the training text; N = {settings['num_inputs']:,}, T = {settings['seq_len']}. "
+        f"{run_folder.about(runs)}."
     )
     return tabulate("Own and other seeds' preferred tokens along training", ["run", "step"], rows, note)
 
@@ -219,7 +221,10 @@ def _by_vocabulary(record: Record) -> Table:
         for name, run in record["result"]["runs"].items()
         for vocabulary, entries in run["vocabularies"].items()
     ]
-    note = "Gap: mean rank of own preferred tokens less that of other seeds'. Inputs are of the same ids."
+    note = (
+        "Gap: mean rank of own preferred tokens less that of other seeds'; left: the fraction of it after training. "
+        "Inputs and preferred tokens are both of the ids named."
+    )
     return tabulate("By ids, after the last step", ["run", "ids"], rows, note)
 
 
@@ -243,8 +248,8 @@ def _by_part(record: Record) -> Table:
                 }
                 rows.append(([name, vocabulary, base], measured))
     note = (
-        "Preferred tokens of the own initialization with one part of an unrelated seed's, another one for each; "
-        "gap and z by rank."
+        "The same with the preferred tokens of initializations of which one part comes from an unrelated seed, "
+        "another one for each model; gap, z and p by rank."
     )
     return tabulate("What carries the preference", ["run", "ids", "preferred tokens of"], rows, note)
 

@@ -19,17 +19,17 @@ EXACT, Z = "p, permutation", "z"
 T_TEST, U_TEST, ICLR = "t-test p, vectors", "U-test p, vectors", "analytic p, vectors"
 T_TOKENS, ICLR_TOKENS = "t-test p, tokens", "analytic p, tokens"
 PCS_NOTE = (
-    "PCS of unrelated models is not 0: the norms' scales are 1 in every initialization and weigh much, the more so the "
-    "smaller the model."
+    "PCS of unrelated models is not 0, because norm scales are 1 in every initialization; the smaller the model, the "
+    "more they weigh."
 )
 NAMES = {"intrinsic": "Intrinsic", "reef": "REEF", "pcs": "PCS", "ics": "ICS"}
 
 NOTE = (
-    "Permutation: the exact test on random tokens, each model with its own embedding; its p is counted over "
-    "permutations and, below their reach, a certified bound. Vectors: Gaussian vectors that both models share; "
-    "t-test and U-test are Algorithm 1's, analytic is that of the SeedPrint authors' code. Tokens: the same tests on "
-    "random tokens. Losses are in nats a token: a model whose loss is not below the unigram entropy has learned "
-    "nothing, and surviving that is no survival."
+    "p, permutation: the exact test on random tokens, each model with its own embedding; p is counted over "
+    "permutations, and is a proven bound where none of them reaches the pair. t-test and U-test: Algorithm 1's; "
+    "analytic: that of the SeedPrint authors' code; each on Gaussian vectors that both models share (vectors) and on "
+    "random tokens (tokens). Losses are in nats a token; a model that has learned anything has one below the unigram "
+    "entropy."
 )
 
 
@@ -42,10 +42,10 @@ def trained_on(record: Record) -> str:
     """Describe what was trained, alongside the paper's numbers."""
     facts = record["result"]["facts"]
     return (
-        f"Trained on {facts['tokens']:,} tokens of {facts['source']} a seed ({facts['epochs']:.2g} epochs), in the "
-        f"same order for every seed; the paper: about {PAPER_TOKENS / 1e9:.0f}B of OpenWebText. "
-        f"Held-out losses to beat, in nats a token: unigram {fixed(3)(facts['unigram_loss'])}, "
-        f"bigram {fixed(3)(facts['bigram_loss'])}."
+        f"Each seed was trained on {facts['tokens']:,} tokens of {facts['source']} ({facts['epochs']:.2g} epochs), "
+        f"all in the same order; the paper's models on about {PAPER_TOKENS / 1e9:.0f}B of OpenWebText. Counts of "
+        f"single tokens in the training text give a held-out loss of {fixed(3)(facts['unigram_loss'])}, counts of "
+        f"pairs one of {fixed(3)(facts['bigram_loss'])}."
     )
 
 
@@ -123,12 +123,10 @@ def initialization_claims(record: Record, *, same_seed: bool) -> Sequence[Claim]
         ("paper_tokens", "Algorithm 1, tokens"),
     ):
         count, num_decided = called_related(pairs, test)
-        # Pairs share models, so that the interval of independent ones is the least that can be said.
-        limit = (
-            ""
-            if same_seed or not num_decided
-            else f"; {models} models, 95% interval up to {binomial_interval(count, num_decided)[1]:.0%}"
-        )
+        limit = ""
+        if num_decided and not same_seed:
+            high = binomial_interval(count, num_decided)[1]
+            limit = f"; 95% interval up to {high:.0%} if the pairs, which share {models} models, were independent"
         statements.append(
             Claim(f"Pairs of {relation} called one lineage by {words}; {name}{limit}", f"{count} of {num_decided}")
         )
@@ -180,10 +178,11 @@ def table_8(record: Record, numbers: Mapping[int, tuple[float, ...]]) -> Table:
     }
     rows.append((["any seed at initialization", "another seed trained"], other_scores, {}, {}, "ours"))
     note = (
-        f"✓ and ✗: right or wrong at the published threshold of 0.8. z: the score among the "
-        f"{len(result['other']['pcs'])} pairs of an initialization and another seed's trained model (last row, mean ± "
-        f"standard deviation): a score below 0.8 can still tell a seed. Intrinsic correlates profiles over "
-        f"{result['facts']['model']['num_layers']} layers. {PCS_NOTE} {trained_on(record)}"
+        "✓ and ✗: right or wrong at the published threshold of 0.8. Last row: mean ± standard deviation of the "
+        f"scores of {len(result['other']['pcs'])} pairs of an initialization and another seed's trained model. z: "
+        "how many of these standard deviations a score lies above that mean; a score below 0.8 can still tell a "
+        f"seed. Intrinsic correlates profiles over {result['facts']['model']['num_layers']} layers. {PCS_NOTE} "
+        f"{trained_on(record)}"
     )
     return tabulate("Baselines on an initialization and its trained model", ["base", "suspect"], rows, note)
 
@@ -204,10 +203,11 @@ def continued_table(record: Record, numbers: Mapping[tuple[str, bool], tuple[flo
         rows.append((names, measured, paper, {}, "paper" if paper else "other"))
     base = record["result"]["pairs"][0]["base"]
     note = (
-        f"The base is seed {base['seed']} after {base['step']:,} steps. The distractor is another seed trained on the "
-        f"base corpus in another order, then on the same second corpus as the descendant, in the same order. Here "
-        f"{MOVED} is measured from the model that the further training began with, and the loss is on held-out "
-        f"text of the second corpus. ✓ and ✗: right or wrong at 0.8. {PCS_NOTE} {NOTE} {trained_on(record)}"
+        f"The base is seed {base['seed']} after {base['step']:,} steps. The distractor is another seed, trained on "
+        "the base's text in another order and then, as the descendant, on the second text, in the same order as it. "
+        f"{MOVED} is measured from the model with which this further training began; the loss is on held-out text of "
+        f"the second corpus. ✓ and ✗: right or wrong at the published threshold of 0.8. {PCS_NOTE} {NOTE} The base: "
+        f"{trained_on(record)}"
     )
     return tabulate("After further training on another corpus", ["corpus", "suspect", "tokens"], rows, note)
 

@@ -81,7 +81,6 @@ def _run(context: Context) -> Entry:
         result: dict[str, Any] = {
             "budget": budget,
             "before": _losses(cfg, None, rest, None, held_NT),
-            "before_source": _losses(cfg, None, rest, None, held_out_rows(source.validation, settings["held_out"])),
             "methods": {},
         }
         best: dict[str, float] = {}
@@ -236,15 +235,23 @@ def tables(record: Record) -> Sequence[Table]:
             "Adapters with one budget",
             ["method", "trained parameters", "size"],
             losses,
-            note="Nats per byte of a text that the backbone never saw; ± across seeds. Each method's learning rate was "
-            "chosen among those of the settings on a seed that is not among these." + _edge(record),
+            note=(
+                "Held-out loss in nats per byte of a text that the backbone never saw, mean ± standard deviation "
+                "across seeds. Each method's learning rate is the best of those tried on a seed that is not among "
+                "these."
+            )
+            + _edge(record),
         ),
         tabulate(
             "Prefix and input",
             ["method", "size"],
             rows,
-            note="A head's output is the sum of what the input and what the adapter gives: the adapter's part is its "
-            "norm over the sum of both norms. First and last: an eighth of the context each. Means over seeds.",
+            note=(
+                "A head's output is the sum of what the input gives and of what the adapter gives. The adapter's "
+                "part is its norm over the sum of both norms; the weight on the input is what the softmax leaves it. "
+                "First and last: an eighth of the context each; means over seeds. All prefixes were trained at the "
+                f"learning rate that was best for {_size(result['methods'][OLD]['adapter'])}."
+            ),
         ),
     ]
 

@@ -273,8 +273,7 @@ def _continued(name: str, family: str, numbers: Mapping[tuple[str, bool], tuple[
         family,
         f"Further training on other text: {FAMILIES[family]}",
         "A model trained on prose is trained on with stories and with code. A distractor, another seed trained on the "
-        "same prose in another order, gets the same further training. Which of the two descends from the base? "
-        "Baselines that follow the data cannot tell.\n\n"
+        "same prose in another order, gets the same further training. Which of the two descends from the base?\n\n"
         "The built-in stories come from a small grammar; --data 'stories=FILE' names others, such as TinyStories, and "
         "--data 'FILE;stories=FILE;code=FILE' all three corpora.",
         continued,
@@ -295,9 +294,9 @@ EXPERIMENTS = {
         "table8",
         "llama",
         "Published fingerprints on an initialization and its trained model",
-        "Four fingerprints that read weights or representations, on an initialization and its trained model. At their "
-        "published threshold of 0.8 they find nothing. That is half a fault of the threshold: set against the scores "
-        "of an initialization and another seed's trained model, the cosine of the weights tells every seed.",
+        "Four fingerprints that read weights or representations, on an initialization and its trained model: at "
+        "their published threshold of 0.8, and against the scores of an initialization and another seed's trained "
+        "model.",
         baselines_of_initializations,
         shared_cost("table4b"),
         tables=lambda record: [persistence_tables.table_8(record, BASELINES_LLAMA)],

@@ -69,10 +69,10 @@ def tables(record: Record) -> Sequence[Table]:
         for case in cases
     ]
     note = (
-        "Cosine between sequences after the last block, random tokens. Columns that begin with “of it” are differences "
-        "to the prediction with everything. First order in 1/D is what finite width adds to the mean, attention and ε "
-        f"as they are. The allowance for second order is not derived: it is {SECOND_ORDER:g}, a chosen constant, times "
-        "the cosine and the variance of the overlap of two inputs."
+        "Predicted cosine between sequences after the last block, on random tokens; nothing is measured. A column "
+        "that begins with “of it” is what the full prediction loses without that correction. First order in 1/D: "
+        "what finite width adds to the mean. The allowance for second order widens the interval and is not derived: "
+        f"it is {SECOND_ORDER:g}, a chosen constant, times the cosine and the variance of the overlap of two inputs."
     )
     return [tabulate("The theory with and without its corrections", ["model", "T"], rows, note)]
 

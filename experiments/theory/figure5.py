@@ -158,9 +158,10 @@ def tables(record: Record) -> Sequence[Table]:
         predicted = {"cosine": relu["theory"][layer], limit: result["prop2"][layer]}
         by_block.append(([layer + 1], {**measured, limit: (significant(3), None)}, {}, predicted))
     note = (
-        "Mean over seeds. ε = 10⁻⁸ is what PyTorch's cosine similarity divides by at least, in each norm or "
-        "(by its formula as long documented) in their product. Norms shrink by a constant factor a block and "
-        "pass ε; the representations keep contracting. Theory: at finite width, and in the limit."
+        "Means over seeds. PyTorch's cosine similarity divides by ε = 10⁻⁸ at least: each norm (ε in each norm), or, "
+        "as its documentation said for long, the product of both (ε in the product). Norm: mean length of the "
+        "states, which shrinks by a constant factor a block. Theory: at this width; limit of Proposition 2: at "
+        "infinite width."
     )
     # The last block of every stack.
     last: list[tuple[Any, ...]] = []
@@ -168,7 +169,10 @@ def tables(record: Record) -> Sequence[Table]:
         cosine = mean_std(np.asarray(stack["cosine_by_seed"])[:, -1])
         expected = (stack["theory"][-1], stack["theory_std"][-1])
         last.append(([name], {"cosine": (significant(3), cosine)}, {}, {"cosine": expected}))
-    about = "Mean ± standard deviation over seeds. The paper draws Figure 5 and prints no numbers."
+    about = (
+        "Cosine between the states of different Gaussian inputs, mean ± standard deviation over seeds. MLP₀: no "
+        "norm, no residual (Definition 1). The paper draws Figure 5 and prints no numbers."
+    )
     return [
         tabulate("Cosine between inputs after the last block", ["stack"], last, about),
         tabulate("The ReLU MLP₀ stack by block", ["block"], by_block, note, configuration="other"),

@@ -192,9 +192,10 @@ def tables(record: Record) -> Sequence[Table]:
             expected = {name: 1 - curve["theory_gap_by_layer"][n - 1] for name, curve in curves.items()}
             real.append(([length, n], cosine, {}, expected))
     note = (
-        "Mean over all T² pairs of positions, as in Proposition 5, after n averaging layers of independent "
-        "Gaussian tokens. The printed formula counts the input as the first layer, so L = n + 1 is its best "
-        "case."
+        "1 − mean cosine over all T² pairs of positions of a sequence of independent Gaussian tokens, after n "
+        "averaging layers. Theory: exact for this T. Closed form: Proposition 5's for T → ∞, at L = n + 1. As "
+        "printed: its approximation 1 − (1 − 1/T)/L², for L = n and for L = n + 1, because its derivation counts the "
+        "input as the first layer."
     )
     return [
         tabulate("The Attn₀ stack against Proposition 5", ["T", "n"], simple, note),
@@ -202,8 +203,8 @@ def tables(record: Record) -> Sequence[Table]:
             "Cosine within a sequence, simplified and real attention",
             ["T", "blocks"],
             real,
-            "Mean over sequences and all T² pairs of positions. Theory: exact for Attn₀, mean-field for the "
-            "others. The paper draws Figure 8 and prints no numbers.",
+            "Mean cosine over sequences and all T² pairs of positions. Attn₀: running means, Definition 3. Theory: "
+            "exact for Attn₀, mean-field for the others. The paper draws Figure 8 and prints no numbers.",
         ),
     ]
 

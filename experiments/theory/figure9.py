@@ -141,9 +141,11 @@ def tables(record: Record) -> Sequence[Table]:
             ["attention"],
             rows,
             note=(
-                "Theory: uniform attention. Off uniform and off mean field: the largest relative error of "
-                "either theory over positions; the second knows that the logits have a variance of their own "
-                "at this width, and has no theory of softpick, clipped and centered attention or of a learned key."
+                "Standard deviation of the attention output o_i, before W_O, over random Gaussian inputs; ratio: "
+                "first position over last. The theory columns are those of uniform attention. Off uniform, off mean "
+                "field: the largest relative error over positions of that theory, and of the mean-field theory, "
+                "which takes the variance of the logits at this width into account; it has no values for softpick, "
+                "clipped and centered attention and a learned key."
             ),
         )
     ]

@@ -130,8 +130,9 @@ def tables(record: Record) -> Sequence[Table]:
         rows.append(([row["case"]], {**measured, **worst}, {}, expected))
     sizes = ", ".join(f"{key}={value}" for key, value in SIZES.items())
     note = (
-        f"{sizes}; means of {len(record['settings']['seeds'])} seeds. The last column is over all blocks, relative to "
-        f"the prediction; the criterion is at most {LIMIT:.0%}."
+        "Norm of the mean loss's gradient over the parameters of a block, mean over "
+        f"{len(record['settings']['seeds'])} seeds ({sizes}). The last column is the largest error over all blocks, "
+        f"relative to the prediction; it must be at most {LIMIT:.0%}, as was fixed beforehand."
     )
     return [tabulate("Gradient norm of a block before training", ["model"], rows, note)]
 

@@ -166,10 +166,11 @@ def coverage(groups: Sequence[probing.Probed]) -> Entry:
 
 def _in_words(fit: Entry) -> str:
     return (
-        f"{fit['inside']} of {fit['measurements']} measurements, of {fit['models']} untrained models, lie inside "
-        f"theory's interval, {percent(1)(fit['inside'] / fit['measurements'])} (95% interval resampled by model: "
-        f"{percent(1)(fit['fraction_low'])} to {percent(1)(fit['fraction_high'])}), whose stated rate is "
-        f"{100 * fit['stated']:g}%; {fit['models_inside']} models lie inside at every length"
+        f"Inside: seeds within theory's {100 * fit['stated']:g}% interval; in all rows {fit['inside']} of "
+        f"{fit['measurements']} measurements, {percent(1)(fit['inside'] / fit['measurements'])} (95% interval "
+        f"{percent(1)(fit['fraction_low'])} to {percent(1)(fit['fraction_high'])}, resampled by model, because some "
+        f"of the {fit['models']} models are measured at several lengths; {fit['models_inside']} lie inside at every "
+        "length)"
     )
 
 
@@ -223,9 +224,18 @@ def _unseen(record: Record) -> str:
     rejected = [probing.name_of(groups[place]["group"]) for place in places if fits[place]["p"] < SIGNIFICANCE]
     reasons = f": {'; '.join(rejected)}" if rejected else ""
     return (
-        f" Of the last {len(places)} configurations, which nothing was looked at for, {len(rejected)} "
+        f" Of the last {len(places)} rows, which were added afterwards, {len(rejected)} "
         f"{'is' if len(rejected) == 1 else 'are'} rejected at {SIGNIFICANCE:g}{reasons}."
     )
+
+
+def _changed(record: Record) -> str:
+    """Name the row that the theory was changed for, as a sentence, where the record has it."""
+    groups = [outcome["group"] for outcome in record["result"]["groups"]]
+    if settings.CHANGED_FOR not in groups:
+        return ""
+    row = f"The row of {probing.name_of(settings.CHANGED_FOR)} is no test of the theory"
+    return f" {row}: an earlier one, with even scatter, failed there and was changed for it."
 
 
 def tables(record: Record) -> Sequence[Table]:
@@ -239,7 +249,7 @@ def tables(record: Record) -> Sequence[Table]:
         # The cosine of every configuration.
         cosines = probing.cosines(outcome)
         z = deviations(outcome)
-        settings = [
+        labels = [
             probing.name_of(group),
             probing.inputs_of(group),
             group["seq_len"],
@@ -253,7 +263,7 @@ def tables(record: Record) -> Sequence[Table]:
             "half-width": (fixed(2), half_width(outcome)),
         }
         predicted = {"cosine": (theory["inter_cosine_by_layer"][-1], theory["inter_cosine_by_layer_std"][-1])}
-        rows.append((settings, measured, {}, predicted))
+        rows.append((labels, measured, {}, predicted))
         if fit is None:
             continue
         # The fraction, only of configurations tested for fit.
@@ -271,25 +281,22 @@ def tables(record: Record) -> Sequence[Table]:
             "p10": fit["share_p10"],
             "p90": fit["share_p90"],
         }
-        tests.append((settings, measured_fraction, {}, predicted_fraction))
+        tests.append((labels, measured_fraction, {}, predicted_fraction))
     heads = ["model", "inputs", "T", "N", "seeds"]
     note = (
         "Mean ± standard deviation across seeds. Deviation: (measured − predicted)/predicted standard deviation. "
-        f"{_in_words(covered)}. The models of one configuration at several lengths are the same. Half-width: of "
-        f"the interval, in measured standard deviations, {stats.norm.ppf((1 + covered['stated']) / 2):.2f} for a "
-        "normal distribution whose standard deviation is predicted exactly. Seeds of a row with random tokens share "
-        "their inputs and embeddings, unless it says otherwise."
+        f"{_in_words(covered)}. Half-width: of the interval, in standard deviations of the measured cosine; "
+        f"{stats.norm.ppf((1 + covered['stated']) / 2):.2f} for a normal distribution whose standard deviation is "
+        "predicted exactly. The seeds of a row with random tokens share their inputs and embeddings."
     )
     page_tables = [tabulate("Cosine between sequences after the last block", heads, rows, note)]
     if tests:
         fraction_note = (
-            "The top-1 token's fraction of N inputs, over seeds with embeddings of their own. p of fit: "
-            "Kolmogorov and Smirnov's test of the seeds' ranks under theory's distribution. A first version of the "
-            "theory took inputs to scatter evenly around their mean; the fit of gpt2-tiny refused it, and the theory "
-            f"was changed for it, so that this row is no test of the present version.{_unseen(record)} The last two "
-            f"are controls, the same test of wrong theories: a cosine that is {100 * (WRONG - 1):.0f}% larger, and "
-            "inputs that scatter evenly around their mean, so that every token's logit is about as noisy. Where "
-            "the cosine is large the second makes little difference."
+            "The fraction of N inputs that the top-1 token answers, over seeds with embeddings of their own: mean ± "
+            "standard deviation, and what a tenth (p10) and nine tenths (p90) of the seeds lie below. p of fit: "
+            "Kolmogorov and Smirnov's test of the seeds' ranks under theory's distribution. The last two columns are "
+            f"controls, the same test of two wrong theories: of a cosine that is {100 * (WRONG - 1):.0f}% larger, "
+            f"and of inputs that scatter evenly around their mean.{_changed(record)}{_unseen(record)}"
         )
         page_tables.append(tabulate("The top-1 token's fraction over seeds", heads, tests, fraction_note))
     return page_tables

@@ -71,6 +71,8 @@ _LAPTOP_FITS = [
 ]
 # Seeds and configurations that nothing here was looked at for. A few tokens are enough to see many seeds at full size.
 _UNSEEN_SEEDS = range(300, 316)
+CHANGED_FOR: probing.Group = _LAPTOP_FITS[1]
+"""The group whose fit an earlier version of the theory failed, and for which it was changed."""
 _NORMAL: Entry = {"init": "normal-0.02"}
 _LAPTOP_UNSEEN = [
     _gaussian("gpt2-tiny", _UNSEEN_SEEDS, 16, 200, norm="rmsnorm", activation="relu", **_NORMAL),

@@ -144,9 +144,10 @@ def tables(record: Record) -> Sequence[Table]:
             settings = [name, group["d_model"], group["num_inputs"], length, len(cosines)]
             rows.append((settings, measured, paper, predicted, "paper" if is_published else "other"))
     note = (
-        "Mean ± standard deviation over seeds; N Gaussian inputs of std 0.02, hidden width 4 D, ReLU. p: "
-        "Rayleigh's test, the largest over seeds. Theory: Proposition 2 at finite width, and Proposition 4, "
-        "Tρ/(1 + (T − 1)ρ), at its ρ_1."
+        "Cosine between the last-token states of different sequences, mean ± standard deviation over seeds; N "
+        "sequences of T Gaussian vectors of std 0.02, ReLU MLPs of hidden width 4 D. Largest p: of Rayleigh's test, "
+        "over seeds. Theory: Proposition 2 at finite width, and for Attn₀ Proposition 4, Tρ/(1 + (T − 1)ρ), with the "
+        "ρ that theory gives for one MLP₀."
     )
     return [tabulate("A second MLP₀ against an Attn₀", ["setting", "D", "N", "T", "seeds"], rows, note)]
 

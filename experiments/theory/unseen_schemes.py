@@ -54,13 +54,15 @@ def tables(record: Record) -> Sequence[Table]:
         expected = {"cosine": (theory["inter_cosine_by_layer"][-1], theory["inter_cosine_by_layer_std"][-1])}
         rows.append((scheme_and_shape, measured, {}, expected))
     note = (
-        f"Mean ± standard deviation over seeds, after the last block; random tokens, embeddings of each seed's own. "
-        f"{covered['inside']} of {covered['measurements']} cells lie inside the 99% interval. No scheme at any of "
-        "these shapes was measured while the theory was made."
+        "Mean ± standard deviation over seeds of the cosine after the last block, on random tokens, with embeddings "
+        f"of each seed's own. Inside: seeds within theory's 99% interval, {covered['inside']} of "
+        f"{covered['measurements']} in all rows. The rows of one shape have the same seeds and inputs. None of the "
+        "schemes was measured at any of these shapes while the theory was made."
     )
     depth: list[tuple[Any, ...]] = []
     for outcome in groups[count:]:
         ratios, number = std_ratios(outcome), len(outcome["records"])
+        width = narrowed_width(outcome["group"])
         for layer in sorted({1, len(ratios) // 4, len(ratios) // 2, len(ratios)}):
             theory = outcome["theory"]
             measured = {
@@ -74,16 +76,25 @@ def tables(record: Record) -> Sequence[Table]:
             expected = {
                 "cosine": (theory["inter_cosine_by_layer"][layer - 1], theory["inter_cosine_by_layer_std"][layer - 1])
             }
-            depth.append(([len(ratios), outcome["group"]["seq_len"], number, layer], measured, {}, expected))
+            depth.append(([len(ratios), width, outcome["group"]["seq_len"], number, layer], measured, {}, expected))
     listings = [
         tabulate("Cosine between sequences, schemes and shapes not seen before", ["scheme", "shape"], rows, note)
     ]
     if depth:
-        note = "Models 128 wide with the pre-activations of 768 dimensions, those of 24 blocks of 2,048."
-        listings.append(
-            tabulate("Standard deviation over seeds by depth", ["blocks", "T", "seeds", "after block"], depth, note)
+        note = (
+            "Cosine: mean ± standard deviation over seeds. The next column is the measured standard deviation over "
+            "the predicted one, with its standard error. All models are 128 wide; their weights are so large that "
+            "pre-activations are those of a model as wide as “like” says."
         )
+        heads = ["blocks", "like", "T", "seeds", "after block"]
+        listings.append(tabulate("Standard deviation over seeds by depth", heads, depth, note))
     return listings
+
+
+def narrowed_width(group: probing.Group) -> int:
+    """Return the width of the model whose pre-activations a narrower one has (``settings.py``)."""
+    std = float(group["changes"]["init.embedding"].removeprefix("normal:"))
+    return round(group["changes"]["d_model"] * (std / 0.02) ** 2)
 
 
 def claims(record: Record) -> Sequence[Claim]:

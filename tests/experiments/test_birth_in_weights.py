@@ -1,13 +1,15 @@
 """The initialization in the weights at its smallest scale; what verdicts quote of records is what the records say."""
 
 import re
+import types
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from bornbiased_jax.config import preset
 from bornbiased_jax.experiments.lineage import court
-from bornbiased_jax.experiments.survival import birth_in_weights
+from bornbiased_jax.experiments.survival import birth_in_weights, persistence
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.evidence import Term
 from bornbiased_jax.lineage.lineage_tests import TESTS
@@ -21,6 +23,21 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def record(tmp_path_factory):
     return record_of(birth_in_weights.EXPERIMENT, tmp_path_factory.mktemp("out"))
+
+
+def test_copies_with_other_noise_are_measured_again(monkeypatch):
+    monkeypatch.setattr(persistence, "base_run", lambda context: Path("run"))
+    monkeypatch.setattr(persistence, "corpora", lambda context: {"base": "text"})
+    monkeypatch.setattr(persistence, "facts_of", lambda run: {})
+    identities = []
+    for noise in (0.5, 1.0):
+        context = types.SimpleNamespace(
+            settings={**birth_in_weights.EXPERIMENT.settings["smoke"], "noise": noise},
+            cached=lambda name, identity, compute: identities.append(identity) or {},
+            quiet=True,
+        )
+        birth_in_weights.run(context)
+    assert identities[0] != identities[1]
 
 
 def rows(record, relation, test):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.experiments import docs, front_figure, results
+from bornbiased_jax.experiments import base, docs, front_figure, results
 from bornbiased_jax.experiments.markdown import MOST_COLUMNS
 from bornbiased_jax.report.numbers import MOST_DIGITS, percent
 from bornbiased_jax.report.tables import Claim, Quantity, Row, Table
@@ -55,6 +55,15 @@ def test_times_and_deviations_stand_in_blocks_alone():
         rest = docs._BLOCK.sub("", path.read_text())
         lines = [line for line in rest.splitlines() if measured.search(line)]
         assert not lines, f"{path.name}: {lines[0]}"
+
+
+def test_no_page_promises_a_figure_that_its_experiment_does_not_draw():
+    for path in docs.documents():
+        prose = " ".join(docs._BLOCK.sub("", path.read_text()).split())
+        for sentence in re.split(r"(?<=[.:]) ", prose):
+            if re.search(r"\bpage\b", sentence) and re.search(r"\bdraws\b|\bcurves?\b|\bfigures?\b", sentence):
+                for name in re.findall(r"bornbiased reproduce (\w+)", sentence):
+                    assert docs.runner.load(name).figures is not base._empty, f"{path.name}: {sentence}"
 
 
 def test_every_block_has_a_record_or_a_command_that_makes_it(capsys):
