@@ -314,7 +314,7 @@ def _output_statistics(base: SheetReading, suspect: SheetReading) -> dict[str, V
             return dict.fromkeys(keys, "this package does not run both models")
         is_one_size = base.settings["vocab_size"] == suspect.settings["vocab_size"]
         return dict.fromkeys(keys, "more memory than was free" if is_one_size else "vocabularies of two sizes")
-    undefined = "more memory than was free"
+    undefined = "outputs that are the same at every position"
     return {
         "cka_hidden": _or(_linear_cka(first.middle_PD, second.middle_PD), undefined),
         "cka": _or(_linear_cka(first.logits_PV, second.logits_PV), undefined),

@@ -16,6 +16,7 @@ from bornbiased_jax.cli.main import run
 from bornbiased_jax.experiments.results import committed
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage import sheet_sample, spectra
+from bornbiased_jax.lineage.blockwise import ProbeOutputs
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.sheet import (
     CALIBRATION,
@@ -28,11 +29,19 @@ from bornbiased_jax.lineage.sheet import (
     calibrated_config,
     evidence_sheet,
 )
-from bornbiased_jax.lineage.sheet_reading import TokenVocabulary, config_fields, probe_ids, read_model, vocabulary
+from bornbiased_jax.lineage.sheet_reading import (
+    SheetReading,
+    TokenVocabulary,
+    config_fields,
+    probe_ids,
+    read_model,
+    vocabulary,
+)
 from bornbiased_jax.lineage.sheet_statistics import (
     NORM_SCALES,
     compare,
     compare_fields,
+    measure,
     synthetic_releases,
     token_statistics,
 )
@@ -212,6 +221,14 @@ def test_no_place_is_said_for_models_of_other_sizes_than_the_ranges():
     wide, narrow = calibrated(1, 96), calibrated(2, 64)
     assert sheet_of_pair(wide, narrow)["cka"].place is not None
     assert sheet_of_pair(calibrated(1, vocab_size=200), calibrated(2, vocab_size=200))["cka"].place is None
+
+
+def test_outputs_that_are_the_same_everywhere_have_no_cka_whatever_memory_is_free():
+    constant = ProbeOutputs(np.ones((6, 16), np.float32), np.ones((6, 8), np.float32))
+    reading = SheetReading(None, {"vocab_size": 16}, None, constant, None)
+    values = measure(reading, reading)
+    assert values["output_agreement"] == 1.0
+    assert values["cka"] == values["cka_hidden"] == "outputs that are the same at every position"
 
 
 def test_a_value_that_rounds_to_the_end_of_its_range_is_inside():
