@@ -186,7 +186,6 @@ def compare_weights(
     further_blocks: list[FurtherBlock] = []
     experts: list[tuple[int, int, int]] = []
     for name in names:
-        # Pair labels of this component, and measure all its cells.
         pair = ComponentPair(base, suspect, name)
         prefix = "" if name == names[0] else f"{name}/"
         # Counted apart: jobs that were made before would hold the terms of those that are done.
@@ -212,7 +211,6 @@ def compare_weights(
     cells += further
     # One Holm correction over all; undefined cells count as p = 1.
     adjusted = holm_log10([cell.log10_p or 0.0 for cell in cells])
-    # What is the same bit for bit.
     equal, num_tensors, is_identical = _equal_tensors(base, suspect, left_out)
     return WeightsComparison(
         cells=tuple(
@@ -298,7 +296,6 @@ class _Job(NamedTuple):
 def _jobs(pair: ComponentPair, options: Options) -> Iterator[_Job]:
     """Yield the family's cells of one component, in an order fixed by sizes alone."""
     ranges = _block_ranges(pair)
-    # Coordinates: the whole model, tables, kinds of matrices, blocks.
     for evidence in (COORDINATES, SIGNLESS):
         yield _Job(evidence, ALL, partial(pair.terms, evidence))
     for part in pair.parts:
@@ -314,7 +311,6 @@ def _jobs(pair: ComponentPair, options: Options) -> Iterator[_Job]:
         for component, blocks in ranges.items():
             yield _Job(evidence, component, partial(_terms_of_blocks, make_terms, blocks))
     if len(pair.experts) > 1:
-        # Each routed expert over all blocks.
         for number, mlps in pair.experts.items():
             for evidence, space in NEURON_SPACES.items():
                 yield _Job(evidence, f"experts/{number}", partial(pair.neuron_terms, space, mlps))
@@ -339,7 +335,6 @@ def _terms_of_blocks(make_terms: Callable[[], list[Term]], blocks: frozenset[int
 def _cell(pair: ComponentPair, job: _Job, options: Options) -> Cell:
     """Measure one cell: with permutations over the whole model, by the bound alone over a part of it."""
     try:
-        # Labels that correspond, with enough orders for a p at this level.
         terms = job.make_terms()
         if not terms:
             raise EvidenceError("no labels correspond")
@@ -378,7 +373,6 @@ def _equal_tensors(
     Returns:
         Their paths; how many tensors of the base are evidence; whether all tensors of both models are equal.
     """
-    # Tensors that a seed may have decided, in both models.
     kinds = {kind.rpartition("/")[2] for kind in left_out}
 
     def evidence(model: Fingerprint) -> list[TensorRecord]:

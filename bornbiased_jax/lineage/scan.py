@@ -135,7 +135,6 @@ def _of_store(folder: Path) -> list[Base]:
             more = f" and {len(foreign) - _SHOWN} more" if len(foreign) > _SHOWN else ""
             progress.note(f"{folder}: left out, as no fingerprints of weights: {', '.join(foreign[:_SHOWN])}{more}")
         return [Base(path.stem, str(path)) for path in stored]
-    # An index names files, and may name digests.
     try:
         rows = io.read_json(index)["fingerprints"]
         return [
@@ -178,7 +177,6 @@ def scan(
     threshold = screening_threshold(alpha, len(bases))
 
     def compared(base: Base, stored: Fingerprint, of_suspect: Fingerprint) -> _Compared:
-        # Test where the screen lets through.
         z_by_evidence = screening_z(stored, of_suspect)
         is_same = stored.weights_digest == of_suspect.weights_digest
         passes = is_same or max(z_by_evidence.values(), default=-math.inf) >= threshold
@@ -200,7 +198,6 @@ def scan(
         for future in pending:
             results.append(future.result())
             advance(1)
-    # Holm over all bases, each with the least p of its own corrected cells.
     log10_p_values = [0.0 if result.comparison is None else result.comparison.adjusted() for result in results]
     adjusted = holm_log10(log10_p_values)
     matches = [_match(result, float(log10_p), alpha) for result, log10_p in zip(results, adjusted, strict=True)]
