@@ -15,7 +15,7 @@ from bornbiased_jax.lineage.audit.folder import Item, find_items
 from bornbiased_jax.lineage.audit.gaps import find_gaps, find_single_checkpoints
 from bornbiased_jax.lineage.audit.labels import by_run, is_alias
 from bornbiased_jax.lineage.audit.scheme import find_distributions, find_repeats
-from bornbiased_jax.lineage.audit.summary import CheckpointSummary, frozen_digests, summarize
+from bornbiased_jax.lineage.audit.summary import CheckpointSummary, frozen_digests, have_roles, summarize
 from bornbiased_jax.lineage.audit.ties import (
     ALPHA,
     edges,
@@ -83,10 +83,8 @@ def audit_items(
         name for name, row in summaries.items() if row.item.is_above or (is_alias(name) and row.item.label.step is None)
     ]
     # Paths of roles where some checkpoints have paths of parameters, and others are read by names.
-    kinds_of_paths = {summary.named is None for summary in summaries.values() if summary.is_opened}
-    forms = {
-        name: summary.forms if len(kinds_of_paths) < 2 else summary.forms_by_role for name, summary in summaries.items()
-    }
+    is_mixed = len({summary.config is None for summary in summaries.values() if summary.opened is not None}) > 1
+    forms = {name: summary.forms_by_role if is_mixed else summary.forms for name, summary in summaries.items()}
     copies = Copies(
         labels,
         {name: digests["exact"] for name, digests in forms.items()},
@@ -137,7 +135,7 @@ def _runs(
     runs: dict[str, list[CheckpointSummary]] = {}
     stepless = []
     for summary in summaries.values():
-        if not summary.is_opened:
+        if summary.opened is None:
             continue
         if summary.item.label.step is None:
             stepless.append(summary)
@@ -150,7 +148,7 @@ def _runs(
 
 def _basis(summaries: Iterable[CheckpointSummary]) -> str:
     """Say what was read, and once for all checkpoints what is not looked at in those that are read by names."""
-    basis, count = "all weights, read tensor by tensor", sum(summary.named is not None for summary in summaries)
+    basis, count = "all weights, read tensor by tensor", sum(map(have_roles, summaries))
     if not count:
         return basis
     whose = "1 checkpoint" if count == 1 else f"{count} checkpoints"
@@ -166,9 +164,9 @@ def _checkpoint(summary: CheckpointSummary) -> Row:
         "name": item.name,
         "run": item.label.run,
         "step": item.label.step,
-        "opened": summary.is_opened,
+        "opened": summary.opened is not None,
         "note": f"read by names: {summary.by_names}" if summary.by_names else item.note,
-        "model": summary.description,
+        "model": None if summary.opened is None else summary.opened.description,
         "file_digest": summary.file_digest or None,
         "digests": summary.forms["exact"],
         "law": [

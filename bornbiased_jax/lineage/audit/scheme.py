@@ -226,9 +226,9 @@ def _deviations(summary: CheckpointSummary) -> list[Deviation]:
     """
     if summary.item.label.step != 0:
         return []
-    if summary.named is not None:
-        return _named_deviations(summary, summary.named)
-    reader = summary.reader
+    reader = summary.opened
+    if isinstance(reader, NamedRoles):
+        return _named_deviations(summary, reader)
     if reader is None:
         return []
     if summary.item.origin is not None and not summary.item.origin.is_initialized_here:
@@ -340,9 +340,9 @@ def _finding(summary: CheckpointSummary, groups: list[tuple[Deviation, float]]) 
     more = f" (and {len(parts) - 3} more)" if len(parts) > 3 else ""
     # Name the scheme that fits before the configuration is said to be contradicted.
     text = f"{summary.name} is not drawn as its configuration says: {'; '.join(parts[:3])}{more}."
-    if summary.reader is None:
+    if summary.config is None:
         return Finding("init-law", (summary.name,), text, max(p_value for _, p_value in groups))
-    scheme = init_scheme(summary.reader.cfg, summary.moments)
+    scheme = init_scheme(summary.config, summary.moments)
     # Constants, as scales of norms, are the same in every scheme: that they are off tells of no other one.
     is_drawn_otherwise = any(group.constant is None for group, _ in groups)
     if is_drawn_otherwise and scheme.fits:
@@ -369,7 +369,7 @@ def find_repeats(initializations: Sequence[CheckpointSummary]) -> list[Finding]:
     for initial in initializations:
         if initial.fingerprint is None:
             continue
-        if repeats := repeats_of(initial.fingerprint, None if initial.reader is None else initial.reader.cfg):
+        if repeats := repeats_of(initial.fingerprint, initial.config):
             text = (
                 f"{initial.name} repeats itself: {listed(repeats)}. It has fewer random numbers "
                 "than entries, as where every shard of a tensor was given the same draw, so that its standard "

@@ -14,7 +14,7 @@ import numpy as np
 from bornbiased_jax.checkpoints.native_roles import LANGUAGE
 from bornbiased_jax.lineage.audit.breaks import distances
 from bornbiased_jax.lineage.audit.finding import Finding, Row, listed
-from bornbiased_jax.lineage.audit.summary import CheckpointSummary
+from bornbiased_jax.lineage.audit.summary import CheckpointSummary, have_roles
 from bornbiased_jax.lineage.component_pair import ComponentPair, MatrixCell
 from bornbiased_jax.lineage.evidence import COORDINATES, SIGNLESS, EvidenceError, Term, certified_sum
 from bornbiased_jax.lineage.verdict import probability
@@ -156,7 +156,7 @@ def _shared_tables(first: CheckpointSummary, second: CheckpointSummary, runs: Ru
 def _equal_matrices(first: CheckpointSummary, second: CheckpointSummary) -> set[MatrixCell]:
     """Return the matrices that two checkpoints have in common, experts of a block only where all of them are equal."""
     first_digests, second_digests = _digests(first, second)
-    cells = first.cells("name" if first.reader is not None and second.reader is not None else "path")
+    cells = first.cells(are_roles=have_roles(first, second))
     is_equal: dict[tuple[MatrixCell, str], bool] = {}
     for path, digest in first_digests.items():
         if path in cells:
@@ -167,9 +167,8 @@ def _equal_matrices(first: CheckpointSummary, second: CheckpointSummary) -> set[
 
 def _digests(first: CheckpointSummary, second: CheckpointSummary) -> tuple[dict[str, str], dict[str, str]]:
     """Return the digests of two checkpoints by paths that both of them use."""
-    if first.reader is not None and second.reader is not None:
-        return first.forms["exact"], second.forms["exact"]
-    return first.forms_by_role["exact"], second.forms_by_role["exact"]
+    are_roles = have_roles(first, second)
+    return first.digests(are_roles=are_roles), second.digests(are_roles=are_roles)
 
 
 def find_parentage(runs: Runs, ties: Mapping[frozenset[str], Tie]) -> list[Finding]:
