@@ -17,6 +17,7 @@ from bornbiased_jax.lineage.same_model import identify, tensor_difference
 from bornbiased_jax.lineage.token_numbers import foreign_numbers
 from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.lineage.weights_verdict import auto_verdict, single_verdict
+from bornbiased_jax.ranges import Count, within
 from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
 
 NEURONS = 4096
@@ -117,7 +118,7 @@ def _fingerprint_pair(
         InputError: an option that contradicts a stored fingerprint, or weights that cannot be read.
     """
     key = None if sign_key is None else read_sign_key(sign_key)
-    count = NEURONS if neurons is None else None if neurons == "all" else int(neurons)
+    count = NEURONS if neurons is None else None if neurons == "all" else within(Count, neurons, "neurons")
     stored = next((model.stored for model in (base, suspect) if isinstance(model.stored, Fingerprint)), None)
     if stored is not None:
         settings = stored.settings

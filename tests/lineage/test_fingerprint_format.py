@@ -336,6 +336,20 @@ def test_limit_of_bytes_lowers_the_neurons():
         fitted(opened, Settings(), 1000)
 
 
+@pytest.mark.parametrize(
+    ("numbers", "words"),
+    [
+        ({"dim": 600}, "dim=600 is not an integer from 2 to 512"),
+        ({"dim": 0}, "dim=0 is not an integer from 2 to 512"),
+        ({"neurons": 0}, "neurons=0 is not an integer from 1"),
+        ({"neurons": -5}, "neurons=-5 is not an integer from 1"),
+    ],
+)
+def test_settings_that_no_file_holds_are_refused(numbers, words):
+    with pytest.raises(InputError, match=words):
+        Settings(**numbers)
+
+
 def test_sign_key_changes_every_sketch_and_no_digest():
     base, keyed = (fingerprint(source(model("llama")), Settings(sign_key=key)) for key in (b"", b"fresh"))
     assert base.weights_digest == keyed.weights_digest

@@ -117,6 +117,12 @@ def test_options_reach_the_test_or_are_refused():
         trace("nowhere", "nowhere", test="population", num_references=20)
 
 
+@pytest.mark.parametrize("neurons", ["many", 0, -3])
+def test_neurons_that_are_no_number_are_refused(neurons):
+    with pytest.raises(InputError, match=f"neurons={neurons!r} is not an integer from 1"):
+        trace_by_default("nowhere", "nowhere", neurons=neurons)
+
+
 def test_models_may_be_given_opened_stored_or_by_name(tmp_path):
     by_name = trace(ref(1), ref(2), probe=PROBE)
     opened = [open_checkpoint(ref(seed)) for seed in (1, 2)]
