@@ -76,6 +76,9 @@ def compare(
         raise InputError(f"the test {test!r} needs references: outputs of fresh seeds on these inputs")
     choices = {"num_permutations": num_permutations, "signs": signs, "references": references}
     options = {name: value for name, value in choices.items() if value is not None}
+    for name in options:
+        if name not in (*entry.options, *(["references"] if entry.references else [])):
+            raise InputError(f"the test {test!r} has no option {name}: leave it out")
     alpha = entry.alpha if alpha is None else alpha
     verdict = entry.load()(base.outputs_ND, suspect.outputs_ND, alpha=alpha, **options)
     has_vectors = KINDS[base.inputs["kind"]].vectors

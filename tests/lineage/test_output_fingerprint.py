@@ -144,6 +144,15 @@ def test_other_inputs_and_layers_are_refused(base):
         compare(base, base, test="population")
 
 
+@pytest.mark.parametrize(
+    ("test", "option"),
+    [("paper", {"num_permutations": 999}), ("iclr", {"signs": "free"}), ("permutation", {"references": []})],
+)
+def test_options_of_another_test_are_refused(base, test, option):
+    with pytest.raises(InputError, match=f"the test '{test}' has no option {next(iter(option))}"):
+        compare(base, base, test=test, **option)
+
+
 @pytest.mark.slow
 def test_other_widths_are_undefined(base):
     verdict = compare(base, fp.fingerprint_outputs(initial(0, CFG.replace(d_model=24)), TOKENS))
