@@ -13,7 +13,7 @@ from bornbiased_jax.schema import shown
 
 ALIASES = frozenset(("main", "master", "latest", "final", "last", "best"))
 """Names that promise no content of their own: a copy under one of them is no defect."""
-_WORD = r"(?:step|checkpoint|ckpt|iter)[-_=]?"
+_WORD = r"(?:step|checkpoint|ckpt|(?<![a-z])iter)[-_=]?"
 _STEP = re.compile(rf"(?:global[-_]?)?{_WORD}(?P<step>\d+)(?P<unit>[km](?![a-z]))?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1_000, "m": 1_000_000}
 # What grows with the step and names no run: "tokens4B", "consumed_samples=256", "val_loss=2.1"; after a step "-105b".
