@@ -101,6 +101,19 @@ def test_damaged_and_foreign_files_are_refused(base, tmp_path):
         fp.load_outputs(tmp_path / "absent")
 
 
+@pytest.mark.parametrize("forged", ["no kind", "another kind", "one axis"])
+def test_files_that_somebody_else_wrote_are_refused_in_a_sentence(base, tmp_path, forged):
+    facts = {name: value for name, value in base.inputs.items() if name != "kind"}
+    changes = {
+        "no kind": {"inputs": facts},
+        "another kind": {"inputs": facts | {"kind": "smells"}},
+        "one axis": {"outputs_ND": base.outputs_ND[0]},
+    }
+    place = fp.save_outputs(tmp_path / "forged.fingerprint", dataclasses.replace(base, **changes[forged]))
+    with pytest.raises(InputError, match="make it again with `bornbiased fingerprint --outputs`"):
+        fp.load_outputs(place)
+
+
 def test_unrelated_untrained_models_and_a_noisy_descendant(base):
     other = compare(base, fp.fingerprint_outputs(initial(43), TOKENS))
     assert other.verdict == "unrelated" and other.detail["identical_tensors"] == 0
