@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -38,6 +39,8 @@ FORMAT = "bornbiased-weights-fingerprint"
 VERSION = 1
 _REMEDY = "make it again with `bornbiased fingerprint`"
 _Row = TypeVar("_Row")
+# Of a tensor, as :attr:`bornbiased_jax.checkpoints.roles.Role.path` writes it.
+_PATH = re.compile(r"[^/]+(/blocks/\d+)?(/experts/\d+)?/[^/]+/[^/]+")
 _STATISTICS = ("mean", "std", "kurtosis", "minimum", "maximum", "diagonal_z")
 
 
@@ -212,6 +215,9 @@ def _decoded(payload: header.Payload, source: header.SourceFacts, arrays: dict[s
         KeyError, ValueError: an array is missing, left over, or of another size than the header says.
     """
     settings, tensors = payload["settings"], payload["tensors"]
+    for path in tensors["path"]:
+        if not _PATH.fullmatch(path):
+            raise ValueError(f"{path} is no path of a tensor")
     digests_T32 = _take(arrays, "tensors/digests", (len(tensors["path"]), 32))
     statistics_TS = _take(arrays, "tensors/statistics", (len(tensors["path"]), len(_STATISTICS)))
     dim = settings["dim"]
@@ -279,6 +285,8 @@ def _component(name: str, facts: header.ComponentFacts, arrays: dict[str, np.nda
         packed = take("tokens", math.ceil(vocab_size / 8))
         is_token_used_V = np.unpackbits(packed, count=vocab_size, bitorder="little").astype(bool)
     expert_counts, head_counts = routers["num_experts"], heads["num_heads"]
+    if any(count % num_groups for count, num_groups in zip(head_counts, heads["num_groups"], strict=True)):
+        raise ValueError(f"the heads of a block of {name} do not come in groups of one size")
     router_tokens = cut("routers/token", expert_counts, dim) if has_vocabulary else [None] * len(expert_counts)
     router_rows = cut("routers/coordinates", expert_counts, dim)
     query_key, value_output = (cut(f"heads/{part}", head_counts, dim * dim) for part in ("query_key", "value_output"))
