@@ -227,7 +227,8 @@ def shared_repeats(base: Fingerprint, suspect: Fingerprint, component: str, labe
         return SharedRepeats({})
     parts = repeated_parts(first), repeated_parts(second)
     if all(parts):
-        if parts[0] == parts[1] and first.num_labels == second.num_labels:
+        # A block of fewer labels than parts has no period.
+        if parts[0] == parts[1] <= first.num_labels == second.num_labels:
             return SharedRepeats({first.num_labels: first.num_labels // parts[0]})
         return SharedRepeats({}, f"both models repeat their {labels}, at different periods")
     if not any(parts) and equal_labels(first) and equal_labels(second):
