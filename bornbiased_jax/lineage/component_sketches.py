@@ -36,7 +36,6 @@ class TensorMeasurement:
 
     Attributes:
         role: what it is.
-        array_shape: its sizes.
         moments: its statistics.
         diagonal_z: z of the sum of its main diagonal; 0 of vectors and tables.
         vector: its numbers, of a vector.
@@ -46,7 +45,6 @@ class TensorMeasurement:
     """
 
     role: Role
-    array_shape: tuple[int, ...]
     moments: sketches.Moments
     diagonal_z: float
     vector: np.ndarray | None = None
@@ -197,8 +195,7 @@ class ComponentSketches:
                     num_equal = int(sketches.equal_rows(rows_nD).sum())
                 elif role.group == "query" and self._shape.num_heads:
                     num_equal = int(sketches.equal_rows(rows_nD.reshape(self._shape.num_heads, -1)).sum())
-        shape = self._source.array_shape(role)
-        return TensorMeasurement(role, shape, moments, diagonal_z, vector, coordinates_DK, products_nK, num_equal)
+        return TensorMeasurement(role, moments, diagonal_z, vector, coordinates_DK, products_nK, num_equal)
 
     def _not_finite(self, name: str) -> InputError:
         return InputError(

@@ -113,7 +113,7 @@ def fingerprint(
             parameters[name] = digest
             for slice_digest, measurement in zip(slice_digests, measurements, strict=True):
                 components[measurement.role.component].add(measurement)
-                records.append(_record(measurement, slice_digest))
+                records.append(_record(source, measurement, slice_digest))
                 if advance is not None:
                     advance(1)
     return Fingerprint(
@@ -204,13 +204,13 @@ def _digests(slices: Sequence[np.ndarray]) -> tuple[str, list[str]]:
     return digests[0] if len(slices) == 1 else joint.hexdigest(), digests
 
 
-def _record(measurement: TensorMeasurement, digest: str) -> TensorRecord:
+def _record(source: RoleSource, measurement: TensorMeasurement, digest: str) -> TensorRecord:
     moments = measurement.moments
     values = {name: getattr(moments, name) for name in ("mean", "std", "kurtosis", "minimum", "maximum")}
     values["diagonal_z"] = measurement.diagonal_z
     return TensorRecord(
         path=measurement.role.path,
-        array_shape=measurement.array_shape,
+        array_shape=source.array_shape(measurement.role),
         digest=digest,
         is_evidence=not moments.is_two_valued,
         # As the file has them: float32, finite.
