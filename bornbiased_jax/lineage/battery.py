@@ -177,8 +177,8 @@ def compare_weights(
     """
     pairs = {name: ComponentPair(base, suspect, name) for name in _shared_components(base, suspect)}
     quiet = sum(math.prod(record.array_shape) for record in base.tensors) < LARGE
-    (first, main), *others = pairs.items()
-    prefixed = {"": main, **{f"{name}/": pair for name, pair in others}}
+    (first, main), *further_pairs = pairs.items()
+    prefixed = {"": main, **{f"{name}/": pair for name, pair in further_pairs}}
     cells: list[Cell] = []
     for prefix, pair in prefixed.items():
         # Counted apart: jobs that were made before would hold the terms of those that are done.

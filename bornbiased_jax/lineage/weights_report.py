@@ -222,8 +222,8 @@ def write_notes(
 def _other_tensors(comparison: WeightsComparison, base: Fingerprint) -> str:
     """Name the tensors of the base that the suspect has nowhere, where they are few."""
     equal = set(comparison.equal)
-    others = [record.path for record in base.tensors if record.is_evidence and record.path not in equal]
-    return f"; not {', '.join(map(path_in_words, others))}" if 0 < len(others) <= _SHOWN_NAMES else ""
+    unequal = [record.path for record in base.tensors if record.is_evidence and record.path not in equal]
+    return f"; not {', '.join(map(path_in_words, unequal))}" if 0 < len(unequal) <= _SHOWN_NAMES else ""
 
 
 def _matched(matching: Matching, components: Sequence[str]) -> str:
@@ -321,8 +321,10 @@ def _by_component(comparison: WeightsComparison, rows: Sequence[ComponentRow]) -
     # Reordered neurons agree in no label of their own; that they were matched says that they do.
     matched = _matched_components(comparison)
     agreeing = [row["component"] for row in parts if row["verdict"] == "same-lineage" or row["component"] in matched]
-    others = [row["component"] for row in parts if row["verdict"] == "unrelated" and row["component"] not in matched]
-    return [f"Agreement shows in {_ranges(agreeing)}, and not in {_ranges(others)}."] if agreeing and others else []
+    unrelated = [row["component"] for row in parts if row["verdict"] == "unrelated" and row["component"] not in matched]
+    if not agreeing or not unrelated:
+        return []
+    return [f"Agreement shows in {_ranges(agreeing)}, and not in {_ranges(unrelated)}."]
 
 
 def _matched_components(comparison: WeightsComparison) -> set[str]:

@@ -86,11 +86,11 @@ def distances(first: CheckpointSummary, second: CheckpointSummary) -> dict[str, 
     """Compute the Euclidean distance of every tensor that both have in one shape, holding two tensors at a time."""
     assert first.opened is not None and second.opened is not None
     are_roles = have_roles(first, second)
-    own, others = (arrays_of(opened, are_roles=are_roles) for opened in (first.opened, second.opened))
+    first_arrays, second_arrays = (arrays_of(opened, are_roles=are_roles) for opened in (first.opened, second.opened))
     by_tensor = {}
-    for name, part in own.items():
-        if name in others and others[name].shape == part.shape:
-            difference = part.read() - others[name].read()
+    for name, part in first_arrays.items():
+        if name in second_arrays and second_arrays[name].shape == part.shape:
+            difference = part.read() - second_arrays[name].read()
             by_tensor[name] = float(np.sqrt(np.vdot(difference, difference)))
     for opened in (first.opened, second.opened):
         if isinstance(opened, NamedRoles):
