@@ -175,65 +175,55 @@ def compare_weights(
     Raises:
         InputError: fingerprints that cannot be compared.
     """
-    names = _shared_components(base, suspect)
+    pairs = {name: ComponentPair(base, suspect, name) for name in _shared_components(base, suspect)}
     quiet = sum(math.prod(record.array_shape) for record in base.tensors) < LARGE
+    (first, main), *further_pairs = pairs.items()
+    prefixed = {"": main, **{f"{name}/": pair for name, pair in further_pairs}}
     cells: list[Cell] = []
-    by_module: dict[str, float | None] = {}
-    kinds: list[str] = []
-    left_out: dict[str, str] = {}
-    matching, matching_reason = None, "not asked for"
-    pairs: list[BlockPair] = []
-    further_blocks: list[FurtherBlock] = []
-    experts: list[tuple[int, int, int]] = []
-    for name in names:
-        # Pair labels of this component, and measure all its cells.
-        pair = ComponentPair(base, suspect, name)
-        prefix = "" if name == names[0] else f"{name}/"
+    for prefix, pair in prefixed.items():
         # Counted apart: jobs that were made before would hold the terms of those that are done.
         count = sum(1 for _ in _jobs(pair, options))
-        with progress.bar(count, f"comparing the {component_title(name)}s", "comparisons", quiet) as advance:
+        title = component_title(prefix.rstrip("/") or first)
+        with progress.bar(count, f"comparing the {title}s", "comparisons", quiet) as advance:
             for job in _jobs(pair, options):
                 cell = _cell(pair, job, options)
                 cells.append(dataclasses.replace(cell, component=prefix + cell.component))
                 advance()
-        if not options.is_quick:
-            by_module |= {prefix + module: z for module, z in pair.by_module().items()}
-        kinds += [prefix + kind for kind in pair.kinds]
-        left_out |= {prefix + kind: formula for kind, formula in pair.left_out.items()}
-        if name != names[0]:
-            continue
-        # Blocks, experts and matched neurons of the main component go into the verdict.
-        pairs, further_blocks, experts = pair.blocks, pair.further_blocks, list(pair.expert_pairs)
-        if options.matches_neurons:
-            try:
-                matching, matching_reason = pair.matching, ""
-            except EvidenceError as error:
-                matching_reason = str(error)
     cells += further
     # One Holm correction over all; undefined cells count as p = 1.
     adjusted = holm_log10([cell.log10_p or 0.0 for cell in cells])
-    # What is the same bit for bit.
+    by_module = {} if options.is_quick else {prefix: pair.by_module() for prefix, pair in prefixed.items()}
+    left_out = {prefix + kind: formula for prefix, pair in prefixed.items() for kind, formula in pair.left_out.items()}
+    matching, matching_reason = _matching(main) if options.matches_neurons else (None, "not asked for")
     equal, num_tensors, is_identical = _equal_tensors(base, suspect, left_out)
     return WeightsComparison(
         cells=tuple(
             dataclasses.replace(cell, log10_adjusted=float(log10_p))
             for cell, log10_p in zip(cells, adjusted, strict=True)
         ),
-        by_module=by_module,
-        components=tuple(names),
-        kinds=tuple(kinds),
-        pairs=tuple(pairs),
-        further_blocks=tuple(further_blocks),
-        experts=tuple(experts),
+        by_module={prefix + module: z for prefix, modules in by_module.items() for module, z in modules.items()},
+        components=tuple(pairs),
+        kinds=tuple(prefix + kind for prefix, pair in prefixed.items() for kind in pair.kinds),
+        pairs=tuple(main.blocks),
+        further_blocks=tuple(main.further_blocks),
+        experts=tuple(main.expert_pairs),
         matching=matching,
         matching_reason=matching_reason,
         left_out=left_out,
         equal=equal,
         num_tensors=num_tensors,
         is_identical=is_identical,
-        sketch_difference=_sketch_difference(base.components[names[0]], suspect.components[names[0]]),
+        sketch_difference=_sketch_difference(base.components[first], suspect.components[first]),
         alpha=options.alpha,
     )
+
+
+def _matching(pair: ComponentPair) -> tuple[Matching | None, str]:
+    """Match neurons, or say why they cannot be matched."""
+    try:
+        return pair.matching, ""
+    except EvidenceError as error:
+        return None, str(error)
 
 
 def screening_z(base: Fingerprint, suspect: Fingerprint) -> dict[str, float]:
@@ -298,7 +288,6 @@ class _Job(NamedTuple):
 def _jobs(pair: ComponentPair, options: Options) -> Iterator[_Job]:
     """Yield the family's cells of one component, in an order fixed by sizes alone."""
     ranges = _block_ranges(pair)
-    # Coordinates: the whole model, tables, kinds of matrices, blocks.
     for evidence in (COORDINATES, SIGNLESS):
         yield _Job(evidence, ALL, partial(pair.terms, evidence))
     for part in pair.parts:
@@ -314,7 +303,6 @@ def _jobs(pair: ComponentPair, options: Options) -> Iterator[_Job]:
         for component, blocks in ranges.items():
             yield _Job(evidence, component, partial(_terms_of_blocks, make_terms, blocks))
     if len(pair.experts) > 1:
-        # Each routed expert over all blocks.
         for number, mlps in pair.experts.items():
             for evidence, space in NEURON_SPACES.items():
                 yield _Job(evidence, f"experts/{number}", partial(pair.neuron_terms, space, mlps))
@@ -339,7 +327,6 @@ def _terms_of_blocks(make_terms: Callable[[], list[Term]], blocks: frozenset[int
 def _cell(pair: ComponentPair, job: _Job, options: Options) -> Cell:
     """Measure one cell: with permutations over the whole model, by the bound alone over a part of it."""
     try:
-        # Labels that correspond, with enough orders for a p at this level.
         terms = job.make_terms()
         if not terms:
             raise EvidenceError("no labels correspond")
@@ -378,7 +365,6 @@ def _equal_tensors(
     Returns:
         Their paths; how many tensors of the base are evidence; whether all tensors of both models are equal.
     """
-    # Tensors that a seed may have decided, in both models.
     kinds = {kind.rpartition("/")[2] for kind in left_out}
 
     def evidence(model: Fingerprint) -> list[TensorRecord]:

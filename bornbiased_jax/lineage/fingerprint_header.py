@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing_extensions import TypedDict
 
 from bornbiased_jax.lineage.fingerprints import RepeatLabels, TokenLabels
-from bornbiased_jax.ranges import Count, CountOrNone, SketchDim
+from bornbiased_jax.ranges import Count, CountOrNone, HiddenWidth, SketchDim
 
 
 class ShapeFacts(TypedDict):
@@ -98,7 +98,7 @@ class Tensors(TypedDict):
     """Columns of the tensors."""
 
     path: list[str]
-    array_shape: list[list[int]]
+    array_shape: list[list[HiddenWidth]]
     is_evidence: list[bool]
 
 

@@ -36,7 +36,6 @@ from bornbiased_jax.lineage.fingerprints import LARGE, Fingerprint, FingerprintS
 _TENSORS_AT_ONCE = 3
 # Tensors of fewer bytes are small, such as norm scales: they take no place of a large one, which every core waits for.
 _SMALL, _SMALL_AT_ONCE = 1 << 22, 64
-# Numbers of a model that takes seconds.
 _LARGEST = float(np.finfo(np.float32).max)
 _Result = TypeVar("_Result")
 
@@ -85,7 +84,6 @@ def fingerprint(
         >>> print_of_seed.components["language"].neurons[0].token["up"].shape
         (352, 16)
     """
-    # Settings and labels of tokens; roles of a source are in canonical order.
     source = read_by_role(checkpoint) if isinstance(checkpoint, (str, Path)) else checkpoint
     settings = settings or Settings()
     if max_bytes is not None:
@@ -115,7 +113,7 @@ def fingerprint(
             parameters[name] = digest
             for slice_digest, measurement in zip(slice_digests, measurements, strict=True):
                 components[measurement.role.component].add(measurement)
-                records.append(_record(measurement, slice_digest))
+                records.append(_record(source, measurement, slice_digest))
                 if advance is not None:
                     advance(1)
     return Fingerprint(
@@ -176,7 +174,6 @@ def _in_order(jobs: Iterable[tuple[int, Callable[[], _Result]]]) -> Iterator[_Re
     """
     pending: deque[tuple[bool, Future[_Result]]] = deque()
     with ThreadPoolExecutor(_TENSORS_AT_ONCE) as pool:
-        # Submit ahead, as far as there is room, and yield in order.
         for num_bytes, job in jobs:
             pending.append((num_bytes >= _SMALL, pool.submit(job)))
             del job
@@ -198,7 +195,6 @@ def _digests(slices: Sequence[np.ndarray]) -> tuple[str, list[str]]:
     joint = hashlib.sha256(f"{dtype}{[len(slices), *shape]}".encode())
     digests = []
     for tensor in slices:
-        # Each slice by itself, and all of them as one tensor.
         hasher = hashlib.sha256(f"{dtype}{list(shape)}".encode())
         for rows in sketches.rows_in_order(tensor):
             hasher.update(rows.view(np.uint8).data)
@@ -208,13 +204,13 @@ def _digests(slices: Sequence[np.ndarray]) -> tuple[str, list[str]]:
     return digests[0] if len(slices) == 1 else joint.hexdigest(), digests
 
 
-def _record(measurement: TensorMeasurement, digest: str) -> TensorRecord:
+def _record(source: RoleSource, measurement: TensorMeasurement, digest: str) -> TensorRecord:
     moments = measurement.moments
     values = {name: getattr(moments, name) for name in ("mean", "std", "kurtosis", "minimum", "maximum")}
     values["diagonal_z"] = measurement.diagonal_z
     return TensorRecord(
         path=measurement.role.path,
-        array_shape=measurement.array_shape,
+        array_shape=source.array_shape(measurement.role),
         digest=digest,
         is_evidence=not moments.is_two_valued,
         # As the file has them: float32, finite.

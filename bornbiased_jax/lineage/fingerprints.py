@@ -19,6 +19,7 @@ import numpy as np
 
 from bornbiased_jax.checkpoints.roles import Shape
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.ranges import Count, SketchDim, within
 from bornbiased_jax.schema import shown
 
 TokenLabels = Literal["strings", "ids"]
@@ -47,7 +48,10 @@ class Settings:
     token_labels: TokenLabels = "strings"
 
     def __post_init__(self) -> None:
-        """Refuse a key that the hash does not take."""
+        """Refuse numbers that no file of a fingerprint has, and a key that the hash does not take."""
+        within(SketchDim, self.dim, "dim")
+        if self.neurons is not None:
+            within(Count, self.neurons, "neurons")
         if len(self.sign_key) > _LONGEST_KEY:
             raise InputError(
                 f"a sign key of {len(self.sign_key)} bytes is longer than the {_LONGEST_KEY} that the hash takes: give "

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, NotRequired
+from typing import Literal, NotRequired, Required
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -25,22 +25,23 @@ from bornbiased_jax.lineage import tensor_file
 from bornbiased_jax.lineage.output_chunks import request
 from bornbiased_jax.lineage.outputs import OutputOptions, check_memory, embedding_moments, last_outputs, storage_of
 from bornbiased_jax.model.streaming import check_plain
-from bornbiased_jax.probes.inputs import Inputs
+from bornbiased_jax.probes.inputs import KINDS, Inputs
 from bornbiased_jax.ranges import Layers
 
 FORMAT = "bornbiased-fingerprint-1"
+_REMEDY = "make it again with `bornbiased fingerprint --outputs`"
 
 
 class InputFacts(TypedDict, total=False):
     """The identity of inputs; vectors have the moments that they were given, texts a source besides."""
 
-    kind: str
-    num_inputs: int
-    seq_len: int
+    kind: Required[str]
+    num_inputs: Required[int]
+    seq_len: Required[int]
     vocab_size: int
     d_model: int
     seed: int
-    digest: str
+    digest: Required[str]
     mean: float
     std: float
 
@@ -119,12 +120,10 @@ def fingerprint_outputs(
     store.check(resume, engine)
     inputs.check_fits(checkpoint.cfg)
     check_memory(checkpoint.cfg, inputs, options)
-    # Vectors are scaled to the moments given, or to the embedding's; ids are not.
     facts = inputs.describe()
     moments = (options.moments or embedding_moments(checkpoint.weights)) if inputs.vectors else None
     if moments is not None:
         facts |= {"mean": moments[0], "std": moments[1]}
-    # In one pass, or chunk by chunk in a store that other processes may share.
     options = dataclasses.replace(options, moments=moments)
     if resume is None:
         outputs_ND = last_outputs(checkpoint.cfg, checkpoint.weights, inputs, options, advance=advance)
@@ -184,13 +183,13 @@ def load_outputs(path: Path | str) -> OutputFingerprint:
         if metadata.get("digest") != _digest(outputs_ND, metadata["facts"]):
             raise InputError(f"{path} is corrupted: its digest does not match its content; make it again")
         facts = schema.parse_json(metadata["facts"], str(path))
-        schema.check(OutputFacts, facts, str(path), "make it again with `bornbiased fingerprint --outputs`")
+        schema.check(OutputFacts, facts, str(path), _REMEDY)
+        if facts["inputs"]["kind"] not in KINDS or outputs_ND.ndim != 2:
+            raise InputError(f"{path} holds no outputs of inputs of a kind that is known: {_REMEDY}")
         return OutputFingerprint(outputs_ND=outputs_ND, **facts)
     except (SafetensorError, OSError, KeyError, TypeError) as error:
         reason = schema.cut(str(error))
-        raise InputError(
-            f"{path} is not a readable fingerprint ({reason}): make it again with `bornbiased fingerprint --outputs`"
-        ) from error
+        raise InputError(f"{path} is not a readable fingerprint ({reason}): {_REMEDY}") from error
 
 
 def is_output_fingerprint(path: Path | str) -> bool:
@@ -209,7 +208,6 @@ def check_comparable(base: OutputFingerprint, suspect: OutputFingerprint) -> Non
     Raises:
         InputError: they differ; the sentence says in what.
     """
-    # The same inputs, then the same place of reading.
     for fact in ("kind", "num_inputs", "seq_len", "digest", "mean", "std"):
         base_value, suspect_value = base.inputs.get(fact), suspect.inputs.get(fact)
         if base_value != suspect_value:

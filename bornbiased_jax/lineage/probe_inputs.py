@@ -82,9 +82,8 @@ class ProbeInputs:
     def draw(self, cfg: ModelConfig) -> Inputs:
         """Draw the inputs, once every choice is made."""
         assert self.inputs is not None and self.num_inputs is not None and self.seq_len is not None
-        vocab_size = self.vocab_size or cfg.vocab_size
         return probe_inputs.random_inputs(
-            self.inputs, self.num_inputs, self.seq_len, cfg, vocab_size=vocab_size, seed=self.input_seed or 0
+            self.inputs, self.num_inputs, self.seq_len, cfg, vocab_size=self.vocab_size, seed=self.input_seed or 0
         )
 
 

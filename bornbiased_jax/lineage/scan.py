@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
 
 from scipy.stats import norm
 from threadpoolctl import threadpool_limits
@@ -76,8 +75,8 @@ class Match:
     log10_p: float | None
     z: float | None
     evidence: str
-    is_identical: bool
-    components: tuple[ComponentRow, ...]
+    is_identical: bool = False
+    components: tuple[ComponentRow, ...] = ()
 
     @property
     def p_value(self) -> float | None:
@@ -135,7 +134,6 @@ def _of_store(folder: Path) -> list[Base]:
             more = f" and {len(foreign) - _SHOWN} more" if len(foreign) > _SHOWN else ""
             progress.note(f"{folder}: left out, as no fingerprints of weights: {', '.join(foreign[:_SHOWN])}{more}")
         return [Base(path.stem, str(path)) for path in stored]
-    # An index names files, and may name digests.
     try:
         rows = io.read_json(index)["fingerprints"]
         return [
@@ -177,17 +175,19 @@ def scan(
     options = Options(alpha / len(bases), num_permutations, matches_neurons=False)
     threshold = screening_threshold(alpha, len(bases))
 
-    def compared(base: Base, stored: Fingerprint, of_suspect: Fingerprint) -> _Compared:
-        # Test where the screen lets through.
+    def compared(base: Base, stored: Fingerprint, of_suspect: Fingerprint) -> tuple[Match, WeightsComparison | None]:
+        # The strongest evidence of the screen is shown, whether or not it was tested.
         z_by_evidence = screening_z(stored, of_suspect)
+        best = max(z_by_evidence, key=z_by_evidence.__getitem__, default="")
+        z = z_by_evidence.get(best)
         is_same = stored.weights_digest == of_suspect.weights_digest
-        passes = is_same or max(z_by_evidence.values(), default=-math.inf) >= threshold
+        passes = is_same or (z is not None and z >= threshold)
         comparison = _tested(stored, of_suspect, options) if passes else None
-        return _Compared(base.name, stored.weights_digest, z_by_evidence, comparison)
+        return Match(base.name, stored.weights_digest, "undefined", None, z, best), comparison
 
     # A base for each core at once; files are read by this thread, and so many are in memory.
-    results: list[_Compared] = []
-    pending: deque[Future[_Compared]] = deque()
+    results: list[tuple[Match, WeightsComparison | None]] = []
+    pending: deque[Future[tuple[Match, WeightsComparison | None]]] = deque()
     # Threads of BLAS that wait for one another would take the cores from the other bases.
     blas_threads = max(1, cores() // len(bases))
     with threadpool_limits(blas_threads, user_api="blas"), ThreadPoolExecutor(cores()) as pool:
@@ -200,12 +200,11 @@ def scan(
         for future in pending:
             results.append(future.result())
             advance(1)
-    # Holm over all bases, each with the least p of its own corrected cells.
-    log10_p_values = [0.0 if result.comparison is None else result.comparison.adjusted() for result in results]
+    log10_p_values = [0.0 if comparison is None else comparison.adjusted() for _, comparison in results]
     adjusted = holm_log10(log10_p_values)
-    matches = [_match(result, float(log10_p), alpha) for result, log10_p in zip(results, adjusted, strict=True)]
+    matches = [_decided(*result, float(log10_p), alpha) for result, log10_p in zip(results, adjusted, strict=True)]
     order = sorted(matches, key=lambda match: (not match.is_identical, match.log10_p or 0.0, -(match.z or 0.0)))
-    num_tested = sum(result.comparison is not None for result in results)
+    num_tested = sum(comparison is not None for _, comparison in results)
     return ScanResult(suspect, suspect_as(stored.settings).weights_digest, alpha, tuple(order), num_tested)
 
 
@@ -232,28 +231,16 @@ def _tested(base: Fingerprint, suspect: Fingerprint, options: Options) -> Weight
     return compare_weights(base, suspect, options)
 
 
-class _Compared(NamedTuple):
-    """A base and what came of it: the estimated z, and its comparison where it was tested."""
-
-    name: str
-    digest: str
-    z_by_evidence: dict[str, float]
-    comparison: WeightsComparison | None
-
-
-def _match(result: _Compared, log10_p: float, alpha: float) -> Match:
-    # The strongest evidence of the screen is shown, whether or not it was tested.
-    name, digest, z_by_evidence, comparison = result
-    best = max(z_by_evidence, key=lambda evidence: z_by_evidence[evidence], default=None)
-    z = None if best is None else z_by_evidence[best]
+def _decided(match: Match, comparison: WeightsComparison | None, log10_p: float, alpha: float) -> Match:
+    """Return what was screened with its decision, by the p that is corrected over all bases."""
     is_identical = comparison is not None and comparison.is_identical
+    if match.z is None and not is_identical:
+        return match
     verdict: Decision = "same-lineage" if is_identical or log10_p <= math.log10(alpha) else "unrelated"
-    if best is None and not is_identical:
-        return Match(name, digest, "undefined", None, None, "", False, ())
     if comparison is not None and verdict == "same-lineage" and not is_identical and is_without_seed(comparison):
         verdict = "undefined"
     rows = () if comparison is None else tuple(component_rows(comparison))
-    return Match(name, digest, verdict, log10_p, z, best or "", is_identical, rows)
+    return dataclasses.replace(match, verdict=verdict, log10_p=log10_p, is_identical=is_identical, components=rows)
 
 
 def _load(base: Base) -> Fingerprint:

@@ -18,21 +18,16 @@ from threadpoolctl import threadpool_limits
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.roles import RoleSource
 from bornbiased_jax.config import FieldValue, ModelConfig, preset
-from bornbiased_jax.lineage.sheet_fields import CONFIG, FieldComparison
-from bornbiased_jax.lineage.sheet_reading import (
-    Records,
-    probe_ids,
-    read_model,
-)
+from bornbiased_jax.lineage.sheet_reading import CONFIG, Records, probe_ids, read_model
 from bornbiased_jax.lineage.sheet_sample import sample_pair
 from bornbiased_jax.lineage.sheet_statistics import (
-    compare,
+    FieldComparison,
     compared_files,
     compared_settings,
+    measure,
     norms_by_block,
     stds_by_block,
     synthetic_releases,
-    undefined_reason,
 )
 from bornbiased_jax.lineage.spectra import SPECTRA
 from bornbiased_jax.parameters import parameter_table
@@ -258,14 +253,13 @@ def evidence_sheet(
     calibration: Calibration = json.loads(CALIBRATION.read_text())
     first, second = checkpoints or (None, None)
     is_calibrated = checkpoints is not None and all(_is_calibrated(model.config, calibration) for model in checkpoints)
-    # Both models on the same tokens, then every statistic with its range.
     ids_ST = None if first is None or second is None else probe_ids(first, second)
     samples = sample_pair(base, suspect)
     # A core for each model: threads of BLAS beyond the cores would wait by spinning.
     with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(2) as pool:
         sources, models, of_both = (base, suspect), (first, second), (samples.base, samples.suspect)
         readings = list(pool.map(read_model, sources, models, (ids_ST, ids_ST), records or ({}, {}), of_both))
-    values = compare(*readings)
+    values = measure(*readings)
     fields, settings = compared_files(*readings), compared_settings(*readings)
     parts = {
         "spectra": samples.matrices,
@@ -279,8 +273,9 @@ def evidence_sheet(
         ranges = {kind: tuple(row) for kind, row in calibration["statistics"][key].items()}
         if key in synthetic:
             ranges[SYNTHETIC] = (synthetic[key],) * len(QUANTILES)
-        reason = "" if values[key] is not None else undefined_reason(key, *readings)
-        rows.append(SheetRow(key, values[key], ranges, reason, is_calibrated, parts.get(key, ""), by_block.get(key)))
+        value = values[key]
+        number, reason = (None, value) if isinstance(value, str) else (value, "")
+        rows.append(SheetRow(key, number, ranges, reason, is_calibrated, parts.get(key, ""), by_block.get(key)))
     profiles = (stds_by_block(readings[0].stds), stds_by_block(readings[1].stds))
     return Sheet(tuple(rows), calibration["sizes"], fields, profiles)
 

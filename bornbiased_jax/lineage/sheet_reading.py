@@ -4,33 +4,49 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 
-from bornbiased_jax import hardware
+from bornbiased_jax import hardware, io
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.digests import tensor_digest
 from bornbiased_jax.checkpoints.native_roles import LANGUAGE
 from bornbiased_jax.checkpoints.roles import Role, RoleSource
 from bornbiased_jax.checkpoints.weight_files import find_tokenizers
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.blockwise import ProbeOutputs, logits_memory, probe_outputs
 from bornbiased_jax.lineage.fingerprints import TensorRecord
-from bornbiased_jax.lineage.sheet_fields import Fields, config_fields
 from bornbiased_jax.lineage.sheet_sample import Sample, is_block_matrix
-from bornbiased_jax.lineage.sheet_tokens import Labels, TokenVocabulary, vocabulary
 from bornbiased_jax.lineage.spectra import MATRICES, SPECTRA, attention_factors, product_spectra, singular_values
 from bornbiased_jax.text import load_tokenizer
-from bornbiased_jax.text.protocol import UnknownTokenizerError
+from bornbiased_jax.text.bpe import LibraryTokenizer
+from bornbiased_jax.text.protocol import Tokenizer, UnknownTokenizerError
 
+CONFIG = "config.json"
+Fields = Mapping[str, object]
+"""Values of a configuration by the names of its fields; of objects inside it by names with dots."""
+Labels = tuple[bytes | None, ...]
+"""The bytes of every token by its number, None for one without any."""
+Merges = frozenset[tuple[str, str]]
+"""Pairs of pieces that a BPE joins."""
 VectorPair = tuple[np.ndarray, np.ndarray]
 Records = Mapping[str, TensorRecord]
 """Records of the tensors of a model, by path."""
 # Random sequences that both models are run on, and their length.
 _SEQUENCES, _LENGTH = 8, 16
+
+
+class TokenVocabulary(NamedTuple):
+    """Of a tokenizer what is compared; merges are None where its file has none."""
+
+    labels: Labels
+    merges: Merges | None
 
 
 @dataclasses.dataclass(eq=False)
@@ -123,7 +139,6 @@ def read_model(
         is_matrix = is_block_matrix(source, role)
         has_spectrum = is_matrix and (sample is None or role.path in sample.paths)
         has_product = is_matrix and role.group in MATRICES and (sample is None or role.block in sample.blocks)
-        # One tensor at a time: its digest, and by kind its values, scale and spectrum.
         record = records.get(role.path)
         is_read = record is None or is_vector or has_spectrum or has_product
         tensor = source.read(role) if is_read else np.empty(0, np.float32)
@@ -167,3 +182,52 @@ def _tokenizer_file(source: RoleSource, checkpoint: Checkpoint | None) -> Path |
         return next(iter(checkpoint.tokenizer_files), None)
     folders = dict.fromkeys(path.parent for path in reversed(source.files))
     return next((file for folder in folders for file in find_tokenizers(folder)), None)
+
+
+def config_fields(files: Sequence[Path]) -> Fields | None:
+    """Read the fields of ``config.json`` next to weights; None where there is none that can be read.
+
+    Args:
+        files: of the weights; of several folders the first one's configuration is taken.
+    """
+    for folder in dict.fromkeys(path.parent for path in files):
+        place = folder / CONFIG
+        if place.is_file():
+            try:
+                content = io.read_json(place)
+            except InputError:
+                return None
+            return _flat(content) if isinstance(content, dict) else None
+    return None
+
+
+def _flat(value: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    """Name what lies in objects inside an object: {"text_config": {"bias": False}} has the field text_config.bias."""
+    fields: dict[str, object] = {}
+    for name, entry in value.items():
+        if isinstance(entry, dict) and entry:
+            fields |= _flat(entry, f"{prefix}{name}.")
+        else:
+            fields[f"{prefix}{name}"] = entry
+    return fields
+
+
+def vocabulary(tokenizer: Tokenizer, vocab_size: int | None = None) -> TokenVocabulary:
+    """Read tokens and merges of a tokenizer.
+
+    Args:
+        tokenizer: of any kind; merges are known of the ``tokenizers`` library's BPE alone.
+        vocab_size: of the model; tokens beyond it are left out, rows without a token are None.
+    """
+    labels = tokenizer.token_bytes()
+    count = len(labels) if vocab_size is None else vocab_size
+    return TokenVocabulary(tuple([*labels, *[None] * (count - len(labels))][:count]), _merges(tokenizer))
+
+
+def _merges(tokenizer: Tokenizer) -> Merges | None:
+    if not isinstance(tokenizer, LibraryTokenizer):
+        return None
+    rows = json.loads(tokenizer.json_text)["model"].get("merges")
+    # A merge is a list of two pieces, or in older files a text with a space between them.
+    pairs = [row.split(" ") if isinstance(row, str) else row for row in rows or []]
+    return frozenset((pair[0], pair[1]) for pair in pairs if len(pair) == 2) or None

@@ -1,48 +1,129 @@
-"""The statistics of a sheet for two models that were read, and the reasons why one is not defined."""
+"""The statistics of a sheet for two models that were read: a number each, or the reason why it is not defined."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from scipy import linalg
 
-from bornbiased_jax.lineage.blockwise import ProbeOutputs
-from bornbiased_jax.lineage.sheet_fields import CONFIG, FieldComparison, compare_fields
-from bornbiased_jax.lineage.sheet_reading import SheetReading, VectorPair
+from bornbiased_jax.lineage.sheet_reading import CONFIG, Fields, Labels, SheetReading, TokenVocabulary, VectorPair
 from bornbiased_jax.lineage.sheet_sample import WIDEST
-from bornbiased_jax.lineage.sheet_tokens import Labels, shared_numbers, token_statistics
 from bornbiased_jax.lineage.spectra import MATRICES, SPECTRA, assigned_cosine
 
 NORM_SCALES = Path(__file__).with_name("synthetic_norm_scales.json")
+Value = float | str
+"""A statistic of a pair, or in a few words why it is not defined."""
 # Most tokens that embeddings are compared on, and tokens whose rows are compared at once.
 _TOKENS, _ROWS = 20_000, 1024
 # Widest embeddings that a rotation is fitted to: a dozen seconds on two cores.
 _WIDEST_TABLE = 4096
 
 
-def compare(base: SheetReading, suspect: SheetReading) -> dict[str, float | None]:
-    """Compute every statistic of a pair by its key; None where it is not defined."""
-    # Norm scales and biases that both have in one size.
-    vectors = _shared(base.vectors, suspect.vectors)
-    scales = [pair for path, pair in vectors.items() if path.endswith("/scale")]
-    biases = [pair for path, pair in vectors.items() if path.endswith("/bias")]
-    values: dict[str, float | None] = {
-        "norm_cosine": _mean(_cosine, scales),
-        "norm_cosine_centered": _mean(_correlation, scales),
-        "std_profile": _profile(base.stds, suspect.stds),
-        "bias_cosine": _mean(_cosine, biases),
-        "spectra": _mean(_cosine, list(_shared(base.spectra, suspect.spectra).values())),
-        "equal_tensors": _equal_fraction(base.digests, suspect.digests),
-        **token_statistics(base.vocabulary, suspect.vocabulary),
-        **{key: _assigned(base.products[key], suspect.products[key]) for key in SPECTRA},
-    }
+def measure(base: SheetReading, suspect: SheetReading) -> dict[str, Value]:
+    """Compute every statistic of a pair by its key."""
+    spectra = _mean(_cosine, list(_shared(base.spectra, suspect.spectra).values()))
     # In words of this package where it runs both models, else in those of their files.
     fields = compared_settings(base, suspect) or compared_files(base, suspect)
-    values["equal_settings"] = None if fields is None else fields.fraction
-    return values | _embedding_statistics(base, suspect) | _output_statistics(base.outputs, suspect.outputs)
+    equal_settings = None if fields is None else fields.fraction
+    return {
+        **_vector_statistics(base.vectors, suspect.vectors),
+        **_token_values(base.vocabulary, suspect.vocabulary),
+        **_embedding_statistics(base, suspect),
+        **_output_statistics(base, suspect),
+        "std_profile": _or(_profile(base.stds, suspect.stds), "fewer than three matrices of attention in both"),
+        "spectra": _or(spectra, f"no matrices of one shape, with a side up to {WIDEST:,}, in both"),
+        "equal_tensors": _equal_fraction(base.digests, suspect.digests),
+        "equal_settings": _or(equal_settings, f"not both models have a {CONFIG}, or fields in common"),
+        **{key: _assigned(base.products[key], suspect.products[key]) for key in SPECTRA},
+    }
+
+
+def compare(base: SheetReading, suspect: SheetReading) -> dict[str, float | None]:
+    """Compute every statistic of a pair by its key; None where it is not defined."""
+    return {key: None if isinstance(value, str) else value for key, value in measure(base, suspect).items()}
+
+
+def _or(value: float | None, reason: str) -> Value:
+    return reason if value is None else value
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Configurations
+
+
+class FieldComparison(NamedTuple):
+    """Names of the fields of two configurations, sorted.
+
+    Attributes:
+        equal, different: fields that both have.
+        base_alone, suspect_alone: fields of one configuration; what the other model takes for them is not said there.
+    """
+
+    equal: tuple[str, ...]
+    different: tuple[str, ...]
+    base_alone: tuple[str, ...]
+    suspect_alone: tuple[str, ...]
+
+    @property
+    def fraction(self) -> float | None:
+        """Equal fields, as a fraction of those that both have; None without any."""
+        count = len(self.equal) + len(self.different)
+        return len(self.equal) / count if count else None
+
+
+def compare_fields(base: Fields, suspect: Fields) -> FieldComparison:
+    """Compare two configurations field by field.
+
+    >>> compare_fields({"layers": 2, "eps": 1e-6, "bias": False}, {"layers": 2, "eps": 1e-5, "rope": None})
+    FieldComparison(equal=('layers',), different=('eps',), base_alone=('bias',), suspect_alone=('rope',))
+    """
+    shared = sorted(base.keys() & suspect.keys())
+    return FieldComparison(
+        tuple(name for name in shared if base[name] == suspect[name]),
+        tuple(name for name in shared if base[name] != suspect[name]),
+        tuple(sorted(base.keys() - suspect.keys())),
+        tuple(sorted(suspect.keys() - base.keys())),
+    )
+
+
+def compared_files(base: SheetReading, suspect: SheetReading) -> FieldComparison | None:
+    """Compare two models by the fields of their files; None where not both have a configuration."""
+    return None if base.fields is None or suspect.fields is None else compare_fields(base.fields, suspect.fields)
+
+
+def compared_settings(base: SheetReading, suspect: SheetReading) -> FieldComparison | None:
+    """Compare two models by this package's fields: one that a model alone names has its default in the other."""
+    if base.settings is None or suspect.settings is None:
+        return None
+    defaults = dict.fromkeys(base.settings.keys() | suspect.settings.keys())
+    return compare_fields(defaults | dict(base.settings), defaults | dict(suspect.settings))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Vectors, and numbers by path
+
+
+def _vector_statistics(base: Mapping[str, np.ndarray], suspect: Mapping[str, np.ndarray]) -> dict[str, Value]:
+    """Average cosines of norm scales and of biases that both models have in one size."""
+    kinds = {
+        "norm_cosine": (_cosine, "/scale", "norm scales", "constant, as before training"),
+        "norm_cosine_centered": (_correlation, "/scale", "norm scales", "constant, as before training"),
+        "bias_cosine": (_cosine, "/bias", "biases of Q, K, V", "zero"),
+    }
+    values: dict[str, Value] = {}
+    for key, (statistic, ending, name, trivial) in kinds.items():
+        models = [
+            {path: vector for path, vector in model.items() if path.endswith(ending)} for model in (base, suspect)
+        ]
+        pairs = list(_shared(*models).values())
+        reason = f"{name} that are {trivial}" if pairs else f"{name} of two sizes"
+        values[key] = _or(_mean(statistic, pairs), reason if all(models) else f"no {name} in both models")
+    return values
 
 
 def norms_by_block(base: SheetReading, suspect: SheetReading) -> dict[str, tuple[float, float]]:
@@ -86,19 +167,6 @@ def synthetic_releases() -> dict[str, float]:
     return {key: mean for key, mean in means.items() if mean is not None}
 
 
-def compared_files(base: SheetReading, suspect: SheetReading) -> FieldComparison | None:
-    """Compare two models by the fields of their files; None where not both have a configuration."""
-    return None if base.fields is None or suspect.fields is None else compare_fields(base.fields, suspect.fields)
-
-
-def compared_settings(base: SheetReading, suspect: SheetReading) -> FieldComparison | None:
-    """Compare two models by this package's fields: one that a model alone names has its default in the other."""
-    if base.settings is None or suspect.settings is None:
-        return None
-    defaults = dict.fromkeys(base.settings.keys() | suspect.settings.keys())
-    return compare_fields(defaults | dict(base.settings), defaults | dict(suspect.settings))
-
-
 def _shared(base: Mapping[str, np.ndarray], suspect: Mapping[str, np.ndarray]) -> dict[str, VectorPair]:
     """Pair vectors that both models have in one size, by path."""
     return {
@@ -131,26 +199,66 @@ def _profile(base: Mapping[str, float], suspect: Mapping[str, float]) -> float |
     return _correlation(*(np.array([stds[path] for path in paths]) for stds in (base, suspect)))
 
 
-def _equal_fraction(base: Mapping[str, str], suspect: Mapping[str, str]) -> float | None:
+def _equal_fraction(base: Mapping[str, str], suspect: Mapping[str, str]) -> Value:
     if not base:
-        return None
+        return "every tensor of the base is constant"
     return sum(suspect.get(path) == digest for path, digest in base.items()) / len(base)
 
 
-def _assigned(base: Sequence[VectorPair], suspect: Sequence[VectorPair]) -> float | None:
-    return assigned_cosine(base, suspect) if base and suspect else None
+def _assigned(base: Sequence[VectorPair], suspect: Sequence[VectorPair]) -> Value:
+    if not base or not suspect:
+        return f"no attention of a rank up to {WIDEST:,} in both models"
+    return assigned_cosine(base, suspect)
 
 
-def _embedding_statistics(base: SheetReading, suspect: SheetReading) -> dict[str, float | None]:
+# ---------------------------------------------------------------------------------------------------------------------
+# Tokens and their embeddings
+
+
+def _token_values(base: TokenVocabulary | None, suspect: TokenVocabulary | None) -> dict[str, Value]:
+    reasons = {
+        "tokenizer_overlap": "no token in both models",
+        "shared_merges": "not both tokenizers have merges",
+        "id_shift": "no token in both models",
+    }
+    if base is None or suspect is None:
+        return dict.fromkeys(reasons, "not both models have a tokenizer")
+    return {key: _or(value, reasons[key]) for key, value in token_statistics(base, suspect).items()}
+
+
+def token_statistics(base: TokenVocabulary, suspect: TokenVocabulary) -> dict[str, float | None]:
+    """Compare two tokenizers: shared tokens and merges as fractions of all, and tokens at one constant shift."""
+    first, second = (set(model.labels) - {None} for model in (base, suspect))
+    # Of the tokens that both have, those whose numbers differ by the commonest difference.
+    pairs = _shared_numbers(base.labels, suspect.labels)
+    shifts = Counter(second - first for first, second in pairs)
+    has_merges = base.merges is not None and suspect.merges is not None
+    return {
+        "tokenizer_overlap": _jaccard(first, second),
+        "shared_merges": _jaccard(base.merges or set(), suspect.merges or set()) if has_merges else None,
+        "id_shift": shifts.most_common(1)[0][1] / len(pairs) if pairs else None,
+    }
+
+
+def _jaccard(first: Set[object], second: Set[object]) -> float:
+    return len(first & second) / max(1, len(first | second))
+
+
+def _shared_numbers(base: Labels, suspect: Labels) -> list[tuple[int, int]]:
+    """Return the numbers of every token that both have, in both."""
+    places = {label: number for number, label in enumerate(suspect) if label is not None}
+    return [(number, places[label]) for number, label in enumerate(base) if label is not None and label in places]
+
+
+def _embedding_statistics(base: SheetReading, suspect: SheetReading) -> dict[str, Value]:
     """Compare the embeddings of shared tokens: by their strings where both have them, else by their numbers."""
-    values: dict[str, float | None] = dict.fromkeys(("embedding_cosine", "embedding_procrustes", "mdir_trace"))
+    keys = "embedding_cosine", "embedding_procrustes", "mdir_trace"
     if base.embedding is None or suspect.embedding is None:
-        return values
+        return dict.fromkeys(keys, "no embedding in both models")
     base_VD, suspect_VD = base.source.read(base.embedding), suspect.source.read(suspect.embedding)
     width = base_VD.shape[1]
     if width != suspect_VD.shape[1]:
-        return values
-    # Rows of shared tokens in both tables.
+        return dict.fromkeys(keys, "embeddings of two widths")
     base_rows, suspect_rows = _shared_tokens(base.labels, suspect.labels, min(len(base_VD), len(suspect_VD)))
     # Sums over some tokens at a time: in float64 both tables whole would take gigabytes.
     cosines, is_rotated = [], width <= _WIDEST_TABLE
@@ -166,9 +274,10 @@ def _embedding_statistics(base: SheetReading, suspect: SheetReading) -> dict[str
         if is_rotated:
             product_DD += base_tD.T @ suspect_tD
     cosines_T = np.concatenate(cosines or [np.zeros(0)])
+    too_wide = f"embeddings wider than {_WIDEST_TABLE:,}"
     if len(cosines_T) < 2:
-        return values
-    values["embedding_cosine"] = float(cosines_T.mean())
+        return dict.fromkeys(keys, "fewer than two tokens in both models" if is_rotated else too_wide)
+    values: dict[str, Value] = {**dict.fromkeys(keys, too_wide), "embedding_cosine": float(cosines_T.mean())}
     if is_rotated:
         # E_Aᵀ E_B = U S Vᵀ: the best rotation is U Vᵀ, and the cosine after it Σ S. V by the Gram matrix and U S as
         # the product with it, in a third of the time.
@@ -186,20 +295,29 @@ def _shared_tokens(base: Labels | None, suspect: Labels | None, count: int) -> t
     if base is None or suspect is None:
         numbers = list(range(min(count, _TOKENS)))
         return numbers, numbers
-    pairs = shared_numbers(base, suspect)
+    pairs = _shared_numbers(base, suspect)
     pairs = pairs[:: max(1, -(-len(pairs) // _TOKENS))]
     return [first for first, _ in pairs], [second for _, second in pairs]
 
 
-def _output_statistics(base: ProbeOutputs | None, suspect: ProbeOutputs | None) -> dict[str, float | None]:
+# ---------------------------------------------------------------------------------------------------------------------
+# Outputs
+
+
+def _output_statistics(base: SheetReading, suspect: SheetReading) -> dict[str, Value]:
     """Compare what two models make of the same tokens: linear CKA over positions, and equal next tokens."""
-    if base is None or suspect is None or len(base.logits_PV) != len(suspect.logits_PV):
-        return dict.fromkeys(("cka_hidden", "cka", "output_agreement"))
-    agreement = (base.logits_PV.argmax(axis=1) == suspect.logits_PV.argmax(axis=1)).mean()
+    keys = "cka_hidden", "cka", "output_agreement"
+    first, second = base.outputs, suspect.outputs
+    if first is None or second is None or len(first.logits_PV) != len(second.logits_PV):
+        if base.settings is None or suspect.settings is None:
+            return dict.fromkeys(keys, "this package does not run both models")
+        is_one_size = base.settings["vocab_size"] == suspect.settings["vocab_size"]
+        return dict.fromkeys(keys, "more memory than was free" if is_one_size else "vocabularies of two sizes")
+    undefined = "outputs that are the same at every position"
     return {
-        "cka_hidden": _linear_cka(base.middle_PD, suspect.middle_PD),
-        "cka": _linear_cka(base.logits_PV, suspect.logits_PV),
-        "output_agreement": float(agreement),
+        "cka_hidden": _or(_linear_cka(first.middle_PD, second.middle_PD), undefined),
+        "cka": _or(_linear_cka(first.logits_PV, second.logits_PV), undefined),
+        "output_agreement": float((first.logits_PV.argmax(axis=1) == second.logits_PV.argmax(axis=1)).mean()),
     }
 
 
@@ -210,59 +328,3 @@ def _linear_cka(*features: np.ndarray) -> float | None:
         centered_PD = features_PD - features_PD.mean(axis=0)
         grams.append((centered_PD @ centered_PD.T).astype(np.float64).reshape(-1))
     return _cosine(*grams)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Reasons
-
-
-def undefined_reason(key: str, base: SheetReading, suspect: SheetReading) -> str:
-    """Say in a few words why a statistic of a pair is not defined."""
-    if key in ("norm_cosine", "norm_cosine_centered", "bias_cosine"):
-        return _reason_of_vectors(key, base, suspect)
-    if key == "std_profile":
-        return "fewer than three matrices of attention in both"
-    if key == "spectra":
-        return f"no matrices of one shape, with a side up to {WIDEST:,}, in both"
-    if key == "equal_tensors":
-        return "every tensor of the base is constant"
-    if key in ("tokenizer_overlap", "shared_merges", "id_shift"):
-        return _reason_of_tokens(key, base, suspect)
-    if key in SPECTRA:
-        return f"no attention of a rank up to {WIDEST:,} in both models"
-    if key.startswith("embedding") or key == "mdir_trace":
-        return _reason_of_embeddings(base, suspect)
-    if key == "equal_settings":
-        return f"not both models have a {CONFIG}, or fields in common"
-    # The rest needs outputs on the same tokens.
-    if base.settings is None or suspect.settings is None:
-        return "this package does not run both models"
-    if base.settings["vocab_size"] != suspect.settings["vocab_size"]:
-        return "vocabularies of two sizes"
-    return "more memory than was free"
-
-
-def _reason_of_vectors(key: str, base: SheetReading, suspect: SheetReading) -> str:
-    ending, name = ("/bias", "biases of Q, K, V") if key == "bias_cosine" else ("/scale", "norm scales")
-    if any(all(not path.endswith(ending) for path in model.vectors) for model in (base, suspect)):
-        return f"no {name} in both models"
-    if not any(path.endswith(ending) for path in _shared(base.vectors, suspect.vectors)):
-        return f"{name} of two sizes"
-    return f"{name} that are {'zero' if key == 'bias_cosine' else 'constant, as before training'}"
-
-
-def _reason_of_tokens(key: str, base: SheetReading, suspect: SheetReading) -> str:
-    if base.vocabulary is None or suspect.vocabulary is None:
-        return "not both models have a tokenizer"
-    return "not both tokenizers have merges" if key == "shared_merges" else "no token in both models"
-
-
-def _reason_of_embeddings(base: SheetReading, suspect: SheetReading) -> str:
-    if base.embedding is None or suspect.embedding is None:
-        return "no embedding in both models"
-    widths = {model.source.array_shape(model.embedding)[1] for model in (base, suspect) if model.embedding is not None}
-    if len(widths) > 1:
-        return "embeddings of two widths"
-    if max(widths) > _WIDEST_TABLE:
-        return f"embeddings wider than {_WIDEST_TABLE:,}"
-    return "fewer than two tokens in both models"

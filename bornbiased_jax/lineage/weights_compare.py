@@ -17,6 +17,7 @@ from bornbiased_jax.lineage.same_model import identify, tensor_difference
 from bornbiased_jax.lineage.token_numbers import foreign_numbers
 from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.lineage.weights_verdict import auto_verdict, single_verdict
+from bornbiased_jax.ranges import Count, within
 from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
 
 NEURONS = 4096
@@ -48,13 +49,11 @@ def auto(
     Raises:
         InputError: a bad option, or weights that cannot be read.
     """
-    # Sketches of both, with one key; checkpoints only where this package can run them.
     sketches = _fingerprint_pair(base, suspect, sign_key, neurons)
     checkpoints = base.runnable, suspect.runnable
     has_untrained = any(checkpoint is not None and checkpoint.is_initial for checkpoint in checkpoints)
     options = Options(alpha, check_count(num_permutations), has_untrained=has_untrained)
     outputs_verdict = None if outputs is None else outputs()
-    # Identity: of tensors where both models are there, of logits where tensors differ.
     is_stored = any(model.stored is not None for model in (base, suspect))
     difference = None
     if not is_stored and not has_untrained:
@@ -96,7 +95,6 @@ def weights(
     if labels not in LABELS:
         raise InputError(f"unknown labels {labels!r}: choose from {', '.join(LABELS)}")
     sketches = _fingerprint_pair(base, suspect, sign_key, neurons)
-    # One test that was named beforehand, then what is identical, as a note.
     verdict = single_verdict(*sketches, LABELS[labels], Options(alpha, check_count(num_permutations)))
     identity = identify(base.runnable, suspect.runnable, with_logits=False)
     if identity is not None:
@@ -120,8 +118,7 @@ def _fingerprint_pair(
         InputError: an option that contradicts a stored fingerprint, or weights that cannot be read.
     """
     key = None if sign_key is None else read_sign_key(sign_key)
-    # A stored fingerprint decides the settings; otherwise the options do.
-    count = NEURONS if neurons is None else None if neurons == "all" else int(neurons)
+    count = NEURONS if neurons is None else None if neurons == "all" else within(Count, neurons, "neurons")
     stored = next((model.stored for model in (base, suspect) if isinstance(model.stored, Fingerprint)), None)
     if stored is not None:
         settings = stored.settings
@@ -130,7 +127,6 @@ def _fingerprint_pair(
         if neurons is not None and count != settings.neurons:
             raise InputError("a stored fingerprint has its own neurons: leave --neurons out, or name the checkpoints")
     else:
-        # A key from both digests, unless one is given.
         if key is None:
             key = hashlib.blake2b(f"{base.digest} {suspect.digest}".encode(), digest_size=16).digest()
         settings = Settings(neurons=count, sign_key=key)

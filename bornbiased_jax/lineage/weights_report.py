@@ -67,7 +67,6 @@ def component_rows(comparison: WeightsComparison) -> list[ComponentRow]:
     rows: list[ComponentRow] = []
     for component in dict.fromkeys(cell.component for cell in comparison.cells):
         cells = [cell for cell in comparison.cells if cell.component == component]
-        # The strongest evidence that is defined stands for the component.
         defined = [cell for cell in cells if cell.log10_p is not None]
         strongest = min(defined, key=lambda cell: (cell.log10_p, -(cell.z or 0.0)), default=cells[0])
         log10_p = comparison.adjusted(component=component) if defined else None
@@ -183,7 +182,6 @@ def write_notes(
     for formula in dict.fromkeys(comparison.left_out.values()):
         kinds = ", ".join(kind for kind, name in comparison.left_out.items() if name == formula)
         notes.append(f"Left out, as no seed decided it: {kinds} agree with {formula} in either model by itself.")
-    # The family, and the evidence that decides.
     evidence = dict.fromkeys(cell.evidence for cell in comparison.cells)
     compared = (
         f"Compared were {', '.join(evidence)}, over the whole model and its parts: {len(comparison.cells)} comparisons "
@@ -198,9 +196,7 @@ def write_notes(
             f"The smallest p-value is that of {deciding.evidence}. "
             f"{rests_on(kind.permuted, kind.invariant_to, kind.evaded_by)}"
         )
-    # What agrees, by part of the model, by block and table, by expert.
     notes += _by_component(comparison, rows) + _by_expert(comparison, rows)
-    # Evidence that is undefined, and why.
     undefined = {
         cell.evidence: cell.reason for cell in comparison.cells if cell.component == ALL and cell.log10_p is None
     }
@@ -212,7 +208,6 @@ def write_notes(
     notes += _pairing(comparison)
     if deciding is not None:
         notes += exactness
-    # Public signs and tensors without a role leave something open.
     if not base.settings.sign_key:
         notes.append(_PUBLIC_SIGNS)
     for name, model in (("base", base), ("suspect", suspect)):
@@ -227,8 +222,8 @@ def write_notes(
 def _other_tensors(comparison: WeightsComparison, base: Fingerprint) -> str:
     """Name the tensors of the base that the suspect has nowhere, where they are few."""
     equal = set(comparison.equal)
-    others = [record.path for record in base.tensors if record.is_evidence and record.path not in equal]
-    return f"; not {', '.join(map(path_in_words, others))}" if 0 < len(others) <= _SHOWN_NAMES else ""
+    unequal = [record.path for record in base.tensors if record.is_evidence and record.path not in equal]
+    return f"; not {', '.join(map(path_in_words, unequal))}" if 0 < len(unequal) <= _SHOWN_NAMES else ""
 
 
 def _matched(matching: Matching, components: Sequence[str]) -> str:
@@ -290,7 +285,6 @@ def evaded_by(comparison: WeightsComparison, *, has_strings: bool) -> str:
 
     Numbers of tokens may be given anew, strings (``has_strings``) may not.
     """
-    # What each group of evidence needs to be hidden from.
     defined = {cell.evidence for cell in comparison.cells if cell.log10_p is not None}
     is_matched = comparison.matching is not None
     rotating = "rotating or permuting the residual coordinates"
@@ -327,8 +321,10 @@ def _by_component(comparison: WeightsComparison, rows: Sequence[ComponentRow]) -
     # Reordered neurons agree in no label of their own; that they were matched says that they do.
     matched = _matched_components(comparison)
     agreeing = [row["component"] for row in parts if row["verdict"] == "same-lineage" or row["component"] in matched]
-    others = [row["component"] for row in parts if row["verdict"] == "unrelated" and row["component"] not in matched]
-    return [f"Agreement shows in {_ranges(agreeing)}, and not in {_ranges(others)}."] if agreeing and others else []
+    unrelated = [row["component"] for row in parts if row["verdict"] == "unrelated" and row["component"] not in matched]
+    if not agreeing or not unrelated:
+        return []
+    return [f"Agreement shows in {_ranges(agreeing)}, and not in {_ranges(unrelated)}."]
 
 
 def _matched_components(comparison: WeightsComparison) -> set[str]:
@@ -348,7 +344,6 @@ def by_model_part(comparison: WeightsComparison, rows: Sequence[ComponentRow]) -
     """
     main, *further = comparison.components
     shared, others, undefined = [], [], []
-    # Sort the parts: shared, not shared, undefined.
     for name in comparison.components:
         # Only the main part of the model has no prefix.
         prefixes = [row["component"].split("/")[0] for row in rows]
@@ -377,7 +372,6 @@ def _by_expert(comparison: WeightsComparison, rows: Sequence[ComponentRow]) -> l
         verb = "agrees" if len(agreeing) == 1 else "agree, each by itself,"
         text = _ranges(agreeing)
         return [f"{text[0].upper()}{text[1:]} {verb} with the dense MLP of the other model."]
-    # By block the experts that stand at another index in the suspect.
     orders: dict[int, list[tuple[int, int]]] = {}
     for block, base, suspect in comparison.experts:
         if base != suspect and f"experts/{base}" in agreeing:
@@ -398,7 +392,6 @@ def _ranges(components: Sequence[str]) -> str:
     texts = [name for name in components if "/" not in name]
     for group, title in (("blocks", "block"), ("experts", "expert")):
         numbers = sorted(int(name.removeprefix(f"{group}/")) for name in components if name.startswith(f"{group}/"))
-        # Join consecutive numbers.
         runs: list[list[int]] = []
         for number in numbers:
             if runs and runs[-1][1] == number - 1:

@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 
 from bornbiased_jax.lineage.sheet import KINDS, STATISTICS, SYNTHETIC, Sheet, SheetRow, StdProfiles
-from bornbiased_jax.lineage.sheet_fields import CONFIG, FieldComparison
+from bornbiased_jax.lineage.sheet_reading import CONFIG
+from bornbiased_jax.lineage.sheet_statistics import FieldComparison
 from bornbiased_jax.lineage.spectra import MATRICES, SPECTRA
 from bornbiased_jax.results.result import Listing
 from bornbiased_jax.schema import cut

@@ -17,9 +17,8 @@ from bornbiased_jax.experiments.lineage import settings
 from bornbiased_jax.experiments.lineage.descendants_readings import FamilyReading, Origin
 from bornbiased_jax.experiments.lineage.unrelated_models import initializations, trained
 from bornbiased_jax.lineage.sheet import KINDS, QUANTILES, STATISTICS
-from bornbiased_jax.lineage.sheet_reading import SheetReading, probe_ids, read_model
-from bornbiased_jax.lineage.sheet_statistics import compare
-from bornbiased_jax.lineage.sheet_tokens import token_statistics, vocabulary
+from bornbiased_jax.lineage.sheet_reading import SheetReading, probe_ids, read_model, vocabulary
+from bornbiased_jax.lineage.sheet_statistics import compare, token_statistics
 from bornbiased_jax.report.numbers import fixed
 from bornbiased_jax.report.tables import Claim, Table, tabulate
 from bornbiased_jax.text import corpora

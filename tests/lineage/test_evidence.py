@@ -6,6 +6,7 @@ import itertools
 import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ from bornbiased_jax.lineage.scores import (
     sampled_neurons,
 )
 from bornbiased_jax.lineage.sketches import quantize
-from bornbiased_jax.lineage.structure import repeated_parts
+from bornbiased_jax.lineage.structure import repeated_parts, shared_repeats
 from bornbiased_jax.stats import binomial_interval
 from bornbiased_jax.stats.nested import log_order, nested_bound, nested_moments, nested_sums
 from tests.tiers import nightly_except
@@ -365,3 +366,11 @@ def test_signs_are_asked_only_where_a_verdict_hangs_on_them():
     # Trained models have a few labels whose scores are far larger than the others.
     own_n = np.where(np.arange(64) < 2, [-100.0, 100.0] * 32, 1.0)
     evidence.check_signs(40.0, [Term(np.diag(own_n))])
+
+
+def test_labels_that_repeat_in_wider_blocks_alone_have_no_shared_period():
+    # Sixteen equal heads of one block, and eight in the first.
+    report = Repeats("language", "heads", 8, 0, {16: 100.0})
+    models = [SimpleNamespace(repeats=(report,)) for _ in range(2)]
+    shared = shared_repeats(*models, "language", "heads")
+    assert shared.reason == "both models repeat their heads, at different periods" and not shared.periods

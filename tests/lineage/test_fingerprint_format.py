@@ -273,6 +273,22 @@ def test_files_that_cannot_be_trusted_are_refused_in_one_sentence(stored, tmp_pa
         assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize("forged", ["groups of no heads", "a path without a matrix", "an axis without end"])
+def test_files_that_somebody_else_wrote_hold_what_a_comparison_takes(stored, tmp_path, forged):
+    _, result = stored
+    first, *others = result.tensors
+    component = result.components["language"]
+    heads = tuple(dataclasses.replace(each, num_groups=3) for each in component.heads)
+    changes = {
+        "groups of no heads": {"components": {"language": dataclasses.replace(component, heads=heads)}},
+        "a path without a matrix": {"tensors": (dataclasses.replace(first, path="embedding"), *others)},
+        "an axis without end": {"tensors": (dataclasses.replace(first, array_shape=(10**12, 8)), *others)},
+    }
+    path = save_fingerprint(tmp_path / "forged", dataclasses.replace(result, **changes[forged]))
+    with pytest.raises(InputError, match="make it again with `bornbiased fingerprint`"):
+        load_fingerprint(path)
+
+
 def test_reader_of_the_docs_reads_what_the_loader_reads(stored):
     page = (ROOT / "docs" / "fingerprint-format.md").read_text()
     code = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0]
@@ -334,6 +350,20 @@ def test_limit_of_bytes_lowers_the_neurons():
     assert limited.components["language"].neurons[0].stored == limited.settings.neurons
     with pytest.raises(InputError, match="raise --max-bytes"):
         fitted(opened, Settings(), 1000)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words"),
+    [
+        ({"dim": 600}, "dim=600 is not an integer from 2 to 512"),
+        ({"dim": 0}, "dim=0 is not an integer from 2 to 512"),
+        ({"neurons": 0}, "neurons=0 is not an integer from 1"),
+        ({"neurons": -5}, "neurons=-5 is not an integer from 1"),
+    ],
+)
+def test_settings_that_no_file_holds_are_refused(numbers, words):
+    with pytest.raises(InputError, match=words):
+        Settings(**numbers)
 
 
 def test_sign_key_changes_every_sketch_and_no_digest():

@@ -101,6 +101,19 @@ def test_damaged_and_foreign_files_are_refused(base, tmp_path):
         fp.load_outputs(tmp_path / "absent")
 
 
+@pytest.mark.parametrize("forged", ["no kind", "another kind", "one axis"])
+def test_files_that_somebody_else_wrote_are_refused_in_a_sentence(base, tmp_path, forged):
+    facts = {name: value for name, value in base.inputs.items() if name != "kind"}
+    changes = {
+        "no kind": {"inputs": facts},
+        "another kind": {"inputs": facts | {"kind": "smells"}},
+        "one axis": {"outputs_ND": base.outputs_ND[0]},
+    }
+    place = fp.save_outputs(tmp_path / "forged.fingerprint", dataclasses.replace(base, **changes[forged]))
+    with pytest.raises(InputError, match="make it again with `bornbiased fingerprint --outputs`"):
+        fp.load_outputs(place)
+
+
 def test_unrelated_untrained_models_and_a_noisy_descendant(base):
     other = compare(base, fp.fingerprint_outputs(initial(43), TOKENS))
     assert other.verdict == "unrelated" and other.detail["identical_tensors"] == 0
@@ -142,6 +155,15 @@ def test_other_inputs_and_layers_are_refused(base):
         compare(base, base, test="vibes")
     with pytest.raises(InputError, match="needs references"):
         compare(base, base, test="population")
+
+
+@pytest.mark.parametrize(
+    ("test", "option"),
+    [("paper", {"num_permutations": 999}), ("iclr", {"signs": "free"}), ("permutation", {"references": []})],
+)
+def test_options_of_another_test_are_refused(base, test, option):
+    with pytest.raises(InputError, match=f"the test '{test}' has no option {next(iter(option))}"):
+        compare(base, base, test=test, **option)
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from bornbiased_jax.cli.main import run
 from bornbiased_jax.experiments.results import committed
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage import sheet_sample, spectra
+from bornbiased_jax.lineage.blockwise import ProbeOutputs
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.sheet import (
     CALIBRATION,
@@ -28,10 +29,22 @@ from bornbiased_jax.lineage.sheet import (
     calibrated_config,
     evidence_sheet,
 )
-from bornbiased_jax.lineage.sheet_fields import compare_fields, config_fields
-from bornbiased_jax.lineage.sheet_reading import probe_ids, read_model
-from bornbiased_jax.lineage.sheet_statistics import NORM_SCALES, compare, synthetic_releases
-from bornbiased_jax.lineage.sheet_tokens import TokenVocabulary, token_statistics, vocabulary
+from bornbiased_jax.lineage.sheet_reading import (
+    SheetReading,
+    TokenVocabulary,
+    config_fields,
+    probe_ids,
+    read_model,
+    vocabulary,
+)
+from bornbiased_jax.lineage.sheet_statistics import (
+    NORM_SCALES,
+    compare,
+    compare_fields,
+    measure,
+    synthetic_releases,
+    token_statistics,
+)
 from bornbiased_jax.results.sheet_tables import number_text, place_text, sheet_listings, value_text
 from bornbiased_jax.text.bpe import train_bpe
 from tests.lineage.descendants import config, descend, edited, reader, rotated
@@ -210,6 +223,14 @@ def test_no_place_is_said_for_models_of_other_sizes_than_the_ranges():
     assert sheet_of_pair(calibrated(1, vocab_size=200), calibrated(2, vocab_size=200))["cka"].place is None
 
 
+def test_outputs_that_are_the_same_everywhere_have_no_cka_whatever_memory_is_free():
+    constant = ProbeOutputs(np.ones((6, 16), np.float32), np.ones((6, 8), np.float32))
+    reading = SheetReading(None, {"vocab_size": 16}, None, constant, None)
+    values = measure(reading, reading)
+    assert values["output_agreement"] == 1.0
+    assert values["cka"] == values["cka_hidden"] == "outputs that are the same at every position"
+
+
 def test_a_value_that_rounds_to_the_end_of_its_range_is_inside():
     row = SheetRow("cka", 0.40004, {KINDS[0]: (0.1, 0.1, 0.2, 0.4, 0.4)})
     assert row.place == "inside"
@@ -339,7 +360,6 @@ def test_tokenizers_are_compared_by_tokens_merges_and_one_constant_shift():
     assert token_statistics(base, backwards)["id_shift"] == pytest.approx(1 / len(base.labels))
     other = vocabulary(train_bpe(["zig zag zog zug"] * 20, 270, exact=False))
     assert 0 <= token_statistics(base, other)["shared_merges"] < 0.2
-    assert token_statistics(base, None) == dict.fromkeys(values)
     assert token_statistics(base, TokenVocabulary(base.labels, None))["shared_merges"] is None
 
 

@@ -117,6 +117,21 @@ def test_options_reach_the_test_or_are_refused():
         trace("nowhere", "nowhere", test="population", num_references=20)
 
 
+def test_references_that_are_not_the_default_are_listed_as_a_choice(monkeypatch):
+    nothing = undefined("population", "", num_inputs=9, alpha=0.01)
+    monkeypatch.setattr("bornbiased_jax.lineage.trace._by_outputs", lambda *unused: nothing)
+    stored = prints.OutputFingerprint(np.zeros((9, 4)), {}, None, "0" * 64, {}, {}, "")
+    for count, words in ((150, ["num_references = 150"]), (200, []), (None, [])):
+        verdict = trace_by_default(stored, stored, test="population", num_references=count)
+        assert verdict.detail["exploratory"] == words
+
+
+@pytest.mark.parametrize("neurons", ["many", 0, -3])
+def test_neurons_that_are_no_number_are_refused(neurons):
+    with pytest.raises(InputError, match=f"neurons={neurons!r} is not an integer from 1"):
+        trace_by_default("nowhere", "nowhere", neurons=neurons)
+
+
 def test_models_may_be_given_opened_stored_or_by_name(tmp_path):
     by_name = trace(ref(1), ref(2), probe=PROBE)
     opened = [open_checkpoint(ref(seed)) for seed in (1, 2)]

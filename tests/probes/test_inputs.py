@@ -280,6 +280,8 @@ def test_random_kinds_are_drawn_for_an_architecture(kind):
     assert fewer.vectors or fewer.batch(0, 5).max() < 7
     with pytest.raises(InputError, match="unknown random inputs 'text'"):
         inputs.random_inputs("text", 5, 6, CFG)
+    with pytest.raises(InputError, match="vocab_size=0 is not at least 1"):
+        inputs.random_inputs("tokens", 5, 6, CFG, vocab_size=0)
 
 
 def test_the_command_line_offers_every_random_kind():

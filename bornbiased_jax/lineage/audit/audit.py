@@ -15,7 +15,7 @@ from bornbiased_jax.lineage.audit.folder import Item, find_items
 from bornbiased_jax.lineage.audit.gaps import find_gaps, find_single_checkpoints
 from bornbiased_jax.lineage.audit.labels import by_run, is_alias
 from bornbiased_jax.lineage.audit.scheme import find_distributions, find_repeats
-from bornbiased_jax.lineage.audit.summary import CheckpointSummary, frozen_digests, summarize
+from bornbiased_jax.lineage.audit.summary import CheckpointSummary, frozen_digests, have_roles, summarize
 from bornbiased_jax.lineage.audit.ties import (
     ALPHA,
     edges,
@@ -60,7 +60,6 @@ def audit_items(
     frozen: re.Pattern[str] | None = None,
 ) -> AuditResult:
     """Audit checkpoints wherever they lie, as :func:`audit_folder` does; findings come from before any was opened."""
-    # Read every checkpoint once: digests, moments, a reader for later.
     findings = list(findings)
     summaries: dict[str, CheckpointSummary] = {}
     left_by_run: dict[Path | None, frozenset[str]] = {None: frozenset()}
@@ -77,19 +76,15 @@ def audit_items(
             if refusal:
                 findings.append(Finding("unreadable", (item.name,), f"{item.name} cannot be read: {refusal}."))
             advance()
-    # What each name claims, and the steps of each run.
     labels = {name: summary.item.label for name, summary in summaries.items()}
     names_by_step = by_run({item.name: item.label for item in items})  # one that cannot be read is no gap
     runs, stepless = _runs(summaries)
-    # Duplicates, exact and near.
     aliases = [
         name for name, row in summaries.items() if row.item.is_above or (is_alias(name) and row.item.label.step is None)
     ]
     # Paths of roles where some checkpoints have paths of parameters, and others are read by names.
-    kinds_of_paths = {summary.named is None for summary in summaries.values() if summary.is_opened}
-    forms = {
-        name: summary.forms if len(kinds_of_paths) < 2 else summary.forms_by_role for name, summary in summaries.items()
-    }
+    is_mixed = len({summary.config is None for summary in summaries.values() if summary.opened is not None}) > 1
+    forms = {name: summary.forms_by_role if is_mixed else summary.forms for name, summary in summaries.items()}
     copies = Copies(
         labels,
         {name: digests["exact"] for name, digests in forms.items()},
@@ -105,12 +100,10 @@ def audit_items(
     # Copies up to signed zeros or number format; their parts are not listed again.
     near = find_near_copies(forms, aliases)
     findings += [*find_copies(copies, near), *near]
-    # Gaps in the grid of steps, breaks in a trajectory.
     findings += find_gaps(names_by_step) + find_single_checkpoints(names_by_step)
     with progress.bar(sum(max(0, 2 * len(run) - 3) for run in runs.values()), "distances", "pairs") as advance:
         for run in runs.values():
             findings += find_breaks(run, advance)
-    # Test pairs for a shared initialization, and compare what they say with the labels.
     pairs = pairs_to_test(runs, stepless, all_pairs=all_pairs)
     with progress.bar(len(pairs), "shared initializations", "pairs") as advance:
         ties = test_ties(summaries, runs, pairs, advance)
@@ -118,7 +111,6 @@ def audit_items(
     reported = {finding.subjects for finding in findings if finding.kind == "break"}
     findings += [row for row in find_parentage(runs, ties) if row.kind != "break" or row.subjects not in reported]
     findings += find_shared_initializations(runs, stepless, ties)
-    # Initial weights by themselves, and against the distribution that their configuration states.
     initializations = [summary for summary in summaries.values() if summary.item.label.step == 0]
     repeating = find_repeats(initializations)
     findings += repeating
@@ -143,7 +135,7 @@ def _runs(
     runs: dict[str, list[CheckpointSummary]] = {}
     stepless = []
     for summary in summaries.values():
-        if not summary.is_opened:
+        if summary.opened is None:
             continue
         if summary.item.label.step is None:
             stepless.append(summary)
@@ -156,7 +148,7 @@ def _runs(
 
 def _basis(summaries: Iterable[CheckpointSummary]) -> str:
     """Say what was read, and once for all checkpoints what is not looked at in those that are read by names."""
-    basis, count = "all weights, read tensor by tensor", sum(summary.named is not None for summary in summaries)
+    basis, count = "all weights, read tensor by tensor", sum(map(have_roles, summaries))
     if not count:
         return basis
     whose = "1 checkpoint" if count == 1 else f"{count} checkpoints"
@@ -172,9 +164,9 @@ def _checkpoint(summary: CheckpointSummary) -> Row:
         "name": item.name,
         "run": item.label.run,
         "step": item.label.step,
-        "opened": summary.is_opened,
+        "opened": summary.opened is not None,
         "note": f"read by names: {summary.by_names}" if summary.by_names else item.note,
-        "model": summary.description,
+        "model": None if summary.opened is None else summary.opened.description,
         "file_digest": summary.file_digest or None,
         "digests": summary.forms["exact"],
         "law": [

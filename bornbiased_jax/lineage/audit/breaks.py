@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from bornbiased_jax.checkpoints.naming import NamedRoles
 from bornbiased_jax.lineage.audit.finding import Finding
-from bornbiased_jax.lineage.audit.summary import CheckpointSummary
+from bornbiased_jax.lineage.audit.summary import CheckpointSummary, arrays_of, have_roles
 from bornbiased_jax.parameters import parameter_table
 
 THRESHOLD = 0.7
@@ -28,7 +29,6 @@ def find_breaks(run: Sequence[CheckpointSummary], advance: Callable[[], object] 
     findings = _other_shapes(run)
     before: Mapping[str, float] = {}
     for index in range(1, len(run)):
-        # The step from the checkpoint before.
         step = distances(run[index - 1], run[index])
         advance()
         # From t − 1 to t + 1, against the longer of the two steps between.
@@ -50,8 +50,8 @@ def find_breaks(run: Sequence[CheckpointSummary], advance: Callable[[], object] 
 
 def _other_shapes(run: Sequence[CheckpointSummary]) -> list[Finding]:
     """Find checkpoints of other shapes than most of the run: no distance and no tie is defined of them."""
-    by_role = any(summary.named is not None for summary in run)
-    shapes = [_shapes(summary, by_role=by_role) for summary in run]
+    are_roles = have_roles(*run)
+    shapes = [_shapes(summary, are_roles=are_roles) for summary in run]
     kinds = Counter(tuple(own_shapes.items()) for own_shapes in shapes)
     if len(kinds) < 2:
         return []
@@ -73,41 +73,28 @@ def _other_shapes(run: Sequence[CheckpointSummary]) -> list[Finding]:
     return findings
 
 
-def _shapes(summary: CheckpointSummary, *, by_role: bool) -> dict[str, tuple[int, ...]]:
+def _shapes(summary: CheckpointSummary, *, are_roles: bool) -> dict[str, tuple[int, ...]]:
     """Return the shapes of parameters; by role where one of the run is read by names, which lacks biases of zero."""
-    if by_role:
+    if are_roles:
         source = summary.source
         return {role.path: source.array_shape(role) for role in source.roles if role.leaf != "bias"}
-    assert summary.reader is not None
-    return {path: tuple(row.shape) for path, row in parameter_table(summary.reader.cfg).items()}
+    assert summary.config is not None
+    return {path: tuple(row.shape) for path, row in parameter_table(summary.config).items()}
 
 
 def distances(first: CheckpointSummary, second: CheckpointSummary) -> dict[str, float]:
     """Compute the Euclidean distance of every tensor that both have in one shape, holding two tensors at a time."""
-    if first.reader is None or second.reader is None:
-        return _distances_by_role(first, second)
-    first_table, second_table = parameter_table(first.reader.cfg), parameter_table(second.reader.cfg)
+    assert first.opened is not None and second.opened is not None
+    are_roles = have_roles(first, second)
+    first_arrays, second_arrays = (arrays_of(opened, are_roles=are_roles) for opened in (first.opened, second.opened))
     by_tensor = {}
-    for name, path, layer in first.reader.tensors():
-        if path in second_table and second_table[path].shape == first_table[path].shape:
-            difference = first.reader.read(path, layer) - second.reader.read(path, layer)
+    for name, part in first_arrays.items():
+        if name in second_arrays and second_arrays[name].shape == part.shape:
+            difference = part.read() - second_arrays[name].read()
             by_tensor[name] = float(np.sqrt(np.vdot(difference, difference)))
-    return by_tensor
-
-
-def _distances_by_role(first: CheckpointSummary, second: CheckpointSummary) -> dict[str, float]:
-    """Compute distances of tensors by the paths of their roles, each expert by itself."""
-    first_source, second_source = first.source, second.source
-    seconds = {role.path: role for role in second_source.roles}
-    by_tensor = {}
-    for role in first_source.roles:
-        partner = seconds.get(role.path)
-        if partner is not None and first_source.array_shape(role) == second_source.array_shape(partner):
-            difference = first_source.read(role) - second_source.read(partner)
-            by_tensor[role.path] = float(np.sqrt(np.vdot(difference, difference)))
-    for summary in (first, second):
-        if summary.named is not None:
-            summary.named.release()
+    for opened in (first.opened, second.opened):
+        if isinstance(opened, NamedRoles):
+            opened.release()
     return by_tensor
 
 

@@ -13,7 +13,7 @@ from bornbiased_jax.schema import shown
 
 ALIASES = frozenset(("main", "master", "latest", "final", "last", "best"))
 """Names that promise no content of their own: a copy under one of them is no defect."""
-_WORD = r"(?:step|checkpoint|ckpt|iter)[-_=]?"
+_WORD = r"(?:step|checkpoint|ckpt|(?<![a-z])iter)[-_=]?"
 _STEP = re.compile(rf"(?:global[-_]?)?{_WORD}(?P<step>\d+)(?P<unit>[km](?![a-z]))?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1_000, "m": 1_000_000}
 # What grows with the step and names no run: "tokens4B", "consumed_samples=256", "val_loss=2.1"; after a step "-105b".
@@ -73,7 +73,6 @@ def read_label(name: str, pattern: re.Pattern[str] | None = None) -> Label:
     >>> read_label("seed1-step512"), read_label("step1000"), read_label("seed2/checkpoint-30"), read_label("main")
     (Label(run='seed1', step=512), Label(run='', step=1000), Label(run='seed2', step=30), Label(run='main', step=None))
     """
-    # The step, with its unit.
     text = name if pattern is not None else _without_counters(name)
     match = (pattern or _STEP).search(text)
     step = None if match is None else whole(match["step"] or "")
@@ -81,7 +80,6 @@ def read_label(name: str, pattern: re.Pattern[str] | None = None) -> Label:
         return Label(name, None)
     groups = match.groupdict()
     step *= _UNITS[(groups.get("unit") or "").lower()] if pattern is None else 1
-    # The run: a group of the pattern, else the rest of the name.
     for group in ("run", "seed"):
         if groups.get(group) is not None:
             return Label(groups[group], step)

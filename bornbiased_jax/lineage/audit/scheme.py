@@ -97,7 +97,6 @@ def init_scheme(cfg: ModelConfig, moments: Mapping[str, TensorMoments]) -> Model
     for place in _places(cfg, moments):
         if place[0].group not in ("norm", "bias"):
             places[place[0].group].append(place)
-    # Log likelihood of each scheme in each group, over all tensors of the group.
     scores: dict[Group, dict[str, float]] = {}
     drawn_by: dict[str, ModelConfig] = {name: cfg.replace(init=name, init_groups=None) for name in SCHEMES}
     for group, tensors in places.items():
@@ -119,7 +118,6 @@ def log_likelihood(moments: TensorMoments, dist: Distribution, layer: int) -> fl
 
     Constants are certain or impossible: 0 or −∞. A structure is left out: it moves no moment that is looked at.
     """
-    # Constants first, then densities: uniform, normal, normal cut off.
     largest = max(abs(moments.smallest), abs(moments.largest))
     if dist.constant is not None:
         return 0.0 if moments.smallest == moments.largest == dist.constant else -math.inf
@@ -226,12 +224,11 @@ def _deviations(summary: CheckpointSummary) -> list[Deviation]:
     states ``initializer_range`` (0.02 unless it says so); the matrices that write to the residual stream may be scaled
     by 1/√(2L) as GPT-2's are.
     """
-    # Only initializations whose distribution something states.
     if summary.item.label.step != 0:
         return []
-    if summary.named is not None:
-        return _named_deviations(summary, summary.named)
-    reader = summary.reader
+    reader = summary.opened
+    if isinstance(reader, NamedRoles):
+        return _named_deviations(summary, reader)
     if reader is None:
         return []
     if summary.item.origin is not None and not summary.item.origin.is_initialized_here:
@@ -243,7 +240,6 @@ def _deviations(summary: CheckpointSummary) -> list[Deviation]:
         stated_std = io.read_json(reader.files[0].parent / "config.json").get("initializer_range", DEFAULT_STD)
         if not stated_std:
             return []
-    # All blocks of a parameter together.
     table = parameter_table(reader.cfg)
     parts: dict[str, list[TensorMoments]] = defaultdict(list)
     for row, _, moments in _places(reader.cfg, summary.moments):
@@ -334,7 +330,6 @@ def find_distributions(initializations: Sequence[CheckpointSummary], repeating: 
 
 
 def _finding(summary: CheckpointSummary, groups: list[tuple[Deviation, float]]) -> Finding:
-    # Write what is off, parameter by parameter.
     parts = []
     for group, _ in groups:
         if group.constant is not None:
@@ -345,9 +340,9 @@ def _finding(summary: CheckpointSummary, groups: list[tuple[Deviation, float]]) 
     more = f" (and {len(parts) - 3} more)" if len(parts) > 3 else ""
     # Name the scheme that fits before the configuration is said to be contradicted.
     text = f"{summary.name} is not drawn as its configuration says: {'; '.join(parts[:3])}{more}."
-    if summary.reader is None:
+    if summary.config is None:
         return Finding("init-law", (summary.name,), text, max(p_value for _, p_value in groups))
-    scheme = init_scheme(summary.reader.cfg, summary.moments)
+    scheme = init_scheme(summary.config, summary.moments)
     # Constants, as scales of norms, are the same in every scheme: that they are off tells of no other one.
     is_drawn_otherwise = any(group.constant is None for group, _ in groups)
     if is_drawn_otherwise and scheme.fits:
@@ -374,7 +369,7 @@ def find_repeats(initializations: Sequence[CheckpointSummary]) -> list[Finding]:
     for initial in initializations:
         if initial.fingerprint is None:
             continue
-        if repeats := repeats_of(initial.fingerprint, None if initial.reader is None else initial.reader.cfg):
+        if repeats := repeats_of(initial.fingerprint, initial.config):
             text = (
                 f"{initial.name} repeats itself: {listed(repeats)}. It has fewer random numbers "
                 "than entries, as where every shard of a tensor was given the same draw, so that its standard "

@@ -10,10 +10,10 @@ import dataclasses
 import hashlib
 import math
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -31,7 +31,8 @@ from bornbiased_jax.checkpoints.formats.torch_distributed import METADATA
 from bornbiased_jax.checkpoints.naming import NamedRoles
 from bornbiased_jax.checkpoints.native_roles import LANGUAGE
 from bornbiased_jax.checkpoints.reference import parse_ref
-from bornbiased_jax.checkpoints.roles import RoleSource
+from bornbiased_jax.checkpoints.roles import Part, RoleSource
+from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.audit.finding import listed
 from bornbiased_jax.lineage.audit.folder import Item
@@ -39,6 +40,7 @@ from bornbiased_jax.lineage.component_pair import MatrixCell
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.fingerprints import Fingerprint, Settings
 from bornbiased_jax.lineage.memoized import memoized
+from bornbiased_jax.parameters import parameter_table
 
 FORMS = ("exact", "unsigned", "bfloat16", "float16")
 """Digests of a tensor: as it is, without signs of zeros, and rounded to two formats."""
@@ -70,25 +72,23 @@ class CheckpointSummary:
 
     Attributes:
         item: what it is.
-        reader: reads its weights again; None where it may not be opened, or is read by names.
+        opened: reads its weights again, by names where its configuration is not run; None where it may not be opened.
         fingerprint: of its weights; None where it may not be opened, or the pass over them fails.
         refusal: why that fails, or "".
         file_digest: SHA-256 of its files; "" of a run.
         forms: digests of the tensors that are evidence, by form and by path.
         moments: of every tensor, by path.
-        named: reads its weights again by the names of its tensors; None where that is not needed.
         by_names: why it is read by names: what stands in the way of its configuration, and the tensors that no
             convention understands; else "".
     """
 
     item: Item
-    reader: Checkpoint | None
+    opened: Checkpoint | NamedRoles | None
     file_digest: str
     forms: dict[str, dict[str, str]]
     moments: dict[str, TensorMoments]
     fingerprint: Fingerprint | None = None
     refusal: str = ""
-    named: NamedRoles | None = None
     by_names: str = ""
 
     @property
@@ -97,29 +97,25 @@ class CheckpointSummary:
         return self.item.name
 
     @property
-    def description(self) -> str | None:
-        """The origin of the model, in one line; None where it may not be opened."""
-        opened = self.reader or self.named
-        return None if opened is None else opened.description
-
-    @property
-    def is_opened(self) -> bool:
-        """True if its weights were read, and can be read again."""
-        return self.reader is not None or self.named is not None
+    def config(self) -> ModelConfig | None:
+        """Its architecture; None where this package does not run it."""
+        return self.opened.cfg if isinstance(self.opened, Checkpoint) else None
 
     @property
     def source(self) -> RoleSource:
         """Its tensors by role."""
-        if self.named is not None:
-            return self.named
-        assert self.reader is not None
-        return self.reader.by_role()
+        assert self.opened is not None
+        return by_role(self.opened)
+
+    def digests(self, *, are_roles: bool) -> dict[str, str]:
+        """Return the digests of the tensors that are evidence by paths of roles, or else by those of parameters."""
+        return (self.forms_by_role if are_roles else self.forms)["exact"]
 
     @memoized
-    def cells(self, naming: Literal["name", "path"]) -> dict[str, MatrixCell]:
+    def cells(self, *, are_roles: bool) -> dict[str, MatrixCell]:
         """Return the matrices of the language model by path, or by parameter, in which a block's experts are one."""
         roles = [role for role in self.source.roles if role.component == LANGUAGE]
-        return {getattr(role, naming): (role.block, role.matrix) for role in roles}
+        return {role.path if are_roles else role.name: (role.block, role.matrix) for role in roles}
 
     @cached_property
     def forms_by_role(self) -> dict[str, dict[str, str]]:
@@ -127,7 +123,7 @@ class CheckpointSummary:
 
         Experts that are one tensor are read again, for each has a path of its own.
         """
-        if self.reader is None:
+        if not isinstance(self.opened, Checkpoint):
             return self.forms
         source, forms = self.source, {form: dict[str, str]() for form in FORMS}
         for role in source.roles:
@@ -151,7 +147,6 @@ def summarize(item: Item, frozen: re.Pattern[str] | None = None, unchanged: Coll
     Raises:
         InputError: it is corrupted, or of a kind that is not known.
     """
-    # One digest of the files, in order.
     hasher = hashlib.sha256()
     for file in item.files:
         with file.open("rb") as stream:
@@ -179,7 +174,9 @@ def summarize(item: Item, frozen: re.Pattern[str] | None = None, unchanged: Coll
     # The fingerprint reads every tensor once, and each is measured on the way.
     sketches, refusal = None, ""
     try:
-        sketches = fingerprint(_observed(opened, observe), _SETTINGS)
+        source = by_role(opened)
+        source.observe = observe
+        sketches = fingerprint(source, _SETTINGS)
         # Sketches that no audit compares are dropped: a folder may have hundreds of checkpoints.
         language = {
             name: dataclasses.replace(component, neurons=(), heads=(), routers=(), vectors={})
@@ -190,26 +187,21 @@ def summarize(item: Item, frozen: re.Pattern[str] | None = None, unchanged: Coll
     except InputError as error:
         refusal = str(error)
     # The pass ends early at numbers that are not finite, say: the rest is measured by itself.
-    reads: dict[str, Callable[[], np.ndarray]] = {}
-    if isinstance(opened, NamedRoles):
-        reads = {role.path: partial(opened.read, role) for role in opened.roles}
-    else:
-        reads = {name: partial(opened.read, path, layer) for name, path, layer in opened.tensors()}
-    for name, read in reads.items():
+    arrays = arrays_of(opened, are_roles=isinstance(opened, NamedRoles))
+    for name, part in arrays.items():
         if name not in moments:
-            observe(name, read())
+            observe(name, part.read())
     if isinstance(opened, NamedRoles):
         opened.observe = None
         opened.release()
     return CheckpointSummary(
         item,
-        opened if isinstance(opened, Checkpoint) else None,
+        opened,
         digest,
-        {form: {name: by_form[name][form] for name in reads if name in by_form} for form in FORMS},
-        {name: moments[name] for name in reads},
+        {form: {name: by_form[name][form] for name in arrays if name in by_form} for form in FORMS},
+        {name: moments[name] for name in arrays},
         sketches,
         refusal,
-        opened if isinstance(opened, NamedRoles) else None,
         by_names,
     )
 
@@ -263,10 +255,26 @@ def _configuration_refusal(folder: Path) -> str:
         return str(error)
 
 
-def _observed(opened: Checkpoint | NamedRoles, observe: Callable[[str, np.ndarray], None]) -> RoleSource:
-    source: RoleSource = opened.by_role() if isinstance(opened, Checkpoint) else opened
-    source.observe = observe
-    return source
+def by_role(opened: Checkpoint | NamedRoles) -> RoleSource:
+    """Return the tensors of a checkpoint by role."""
+    return opened if isinstance(opened, NamedRoles) else opened.by_role()
+
+
+def have_roles(*summaries: CheckpointSummary) -> bool:
+    """Return whether paths of roles are all that some checkpoints have in common: one of them is read by names."""
+    return any(isinstance(summary.opened, NamedRoles) for summary in summaries)
+
+
+def arrays_of(opened: Checkpoint | NamedRoles, *, are_roles: bool) -> dict[str, Part]:
+    """Return what reads the tensors of a checkpoint, by paths of roles (each expert by itself) or of parameters.
+
+    Shapes are those of roles, or of whole parameters, all blocks together.
+    """
+    if are_roles or isinstance(opened, NamedRoles):
+        source = by_role(opened)
+        return {role.path: Part(source.array_shape(role), partial(source.read, role)) for role in source.roles}
+    table = parameter_table(opened.cfg)
+    return {name: Part(table[path].shape, partial(opened.read, path, layer)) for name, path, layer in opened.tensors()}
 
 
 def frozen_digests(run: Path) -> frozenset[str]:
@@ -285,14 +293,12 @@ def frozen_digests(run: Path) -> frozenset[str]:
 
 def digests_of(tensor: np.ndarray) -> dict[str, str]:
     """Return the digests of one tensor by form. Rounding that changes nothing is not hashed again."""
-    # As it is, then without the signs of zeros.
     exact = tensor_digest(tensor)
     unsigned = exact
     if np.any(np.signbit(tensor) & (tensor == 0)):
         tensor = tensor + np.float32(0.0)  # −0 + 0 is 0
         unsigned = tensor_digest(tensor)
     digests = {"exact": exact, "unsigned": unsigned}
-    # Rounded to each narrower format.
     for form in FORMS[2:]:
         with np.errstate(over="ignore"):
             rounded = tensor.astype(jnp.dtype(form)).astype(np.float32) + np.float32(0.0)

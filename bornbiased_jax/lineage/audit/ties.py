@@ -14,7 +14,7 @@ import numpy as np
 from bornbiased_jax.checkpoints.native_roles import LANGUAGE
 from bornbiased_jax.lineage.audit.breaks import distances
 from bornbiased_jax.lineage.audit.finding import Finding, Row, listed
-from bornbiased_jax.lineage.audit.summary import CheckpointSummary
+from bornbiased_jax.lineage.audit.summary import CheckpointSummary, have_roles
 from bornbiased_jax.lineage.component_pair import ComponentPair, MatrixCell
 from bornbiased_jax.lineage.evidence import COORDINATES, SIGNLESS, EvidenceError, Term, certified_sum
 from bornbiased_jax.lineage.verdict import probability
@@ -71,7 +71,6 @@ def pairs_to_test(runs: Runs, stepless: Sequence[CheckpointSummary], *, all_pair
     checkpoints = [summary for run in runs.values() for summary in run] + list(stepless)
     if all_pairs or len(checkpoints) <= MOST_FOR_ALL:
         return [(first.name, second.name) for first, second in itertools.combinations(checkpoints, 2)]
-    # Every checkpoint with the earliest of each run, then neighbors within a run.
     pairs: dict[frozenset[str], RunPair] = {}
     for earliest in [run[0] for run in runs.values()] + list(stepless):
         for summary in checkpoints:
@@ -157,7 +156,7 @@ def _shared_tables(first: CheckpointSummary, second: CheckpointSummary, runs: Ru
 def _equal_matrices(first: CheckpointSummary, second: CheckpointSummary) -> set[MatrixCell]:
     """Return the matrices that two checkpoints have in common, experts of a block only where all of them are equal."""
     first_digests, second_digests = _digests(first, second)
-    cells = first.cells("name" if first.reader is not None and second.reader is not None else "path")
+    cells = first.cells(are_roles=have_roles(first, second))
     is_equal: dict[tuple[MatrixCell, str], bool] = {}
     for path, digest in first_digests.items():
         if path in cells:
@@ -168,9 +167,8 @@ def _equal_matrices(first: CheckpointSummary, second: CheckpointSummary) -> set[
 
 def _digests(first: CheckpointSummary, second: CheckpointSummary) -> tuple[dict[str, str], dict[str, str]]:
     """Return the digests of two checkpoints by paths that both of them use."""
-    if first.reader is not None and second.reader is not None:
-        return first.forms["exact"], second.forms["exact"]
-    return first.forms_by_role["exact"], second.forms_by_role["exact"]
+    are_roles = have_roles(first, second)
+    return first.digests(are_roles=are_roles), second.digests(are_roles=are_roles)
 
 
 def find_parentage(runs: Runs, ties: Mapping[frozenset[str], Tie]) -> list[Finding]:
@@ -181,7 +179,6 @@ def find_parentage(runs: Runs, ties: Mapping[frozenset[str], Tie]) -> list[Findi
     """
     findings = []
     initializations = {run: members[0] for run, members in runs.items()}
-    # Every checkpoint that is not tied to the first of its own run.
     for run, members in runs.items():
         root = initializations[run]
         astray: dict[CheckpointSummary, list[CheckpointSummary]] = defaultdict(list)
@@ -255,7 +252,6 @@ def find_shared_initializations(
     runs: Runs, stepless: Sequence[CheckpointSummary], ties: Mapping[frozenset[str], Tie]
 ) -> list[Finding]:
     """Find runs, and checkpoints without a step, whose initializations are one though not equal bit for bit."""
-    # Each run by its first checkpoint.
     firsts = [run[0] for run in runs.values()] + list(stepless)
     findings = []
     for first, second in itertools.combinations(firsts, 2):
@@ -275,7 +271,6 @@ def edges(summaries: Mapping[str, CheckpointSummary], runs: Runs, ties: Mapping[
     These are an initialization and its descendants, neighbors and copies. A direction is known of a run of this package
     alone, whose record says what it began with.
     """
-    # Edges that say something: from a first checkpoint, between neighbors, copies, and what has no step.
     firsts = {run[0].name for run in runs.values()}
     adjacent = {frozenset((a.name, b.name)) for run in runs.values() for a, b in itertools.pairwise(run)}
     rows: list[Row] = []

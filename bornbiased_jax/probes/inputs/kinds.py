@@ -221,7 +221,7 @@ KINDS: dict[str, InputKind] = {
         _check_drawn_below,
         independent=True,
         draw=lambda num_inputs, seq_len, cfg, vocab_size, seed: random_tokens(
-            num_inputs, seq_len, vocab_size or cfg.vocab_size, seed
+            num_inputs, seq_len, cfg.vocab_size if vocab_size is None else vocab_size, seed
         ),
         predicted=True,
     ),

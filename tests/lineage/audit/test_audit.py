@@ -239,7 +239,7 @@ def test_neurons_in_pairs_have_half_the_draws():
             f"blocks/mlp/gate/kernel/{layer}": moments_of(np.concatenate([leaf, -leaf], axis=1))
             for layer, leaf in enumerate(drawn)
         }
-        summary = SimpleNamespace(item=item, named=None, reader=SimpleNamespace(cfg=cfg), moments=parts)
+        summary = SimpleNamespace(item=item, opened=SimpleNamespace(cfg=cfg), moments=parts)
         [group] = _deviations(summary)
         p_values.append(group.p_value)
     assert kstest(p_values, "uniform").pvalue > 1e-3

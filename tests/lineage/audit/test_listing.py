@@ -148,6 +148,8 @@ def test_labels():
         "seed3/step-9": ("seed3", 9),
         "pythia-70m-seed1@step1000": ("pythia-70m-seed1", 1000),
         "stage2": ("stage2", None),
+        "writer-3/step100": ("writer-3", 100),
+        "arbiter-7b": ("arbiter-7b", None),
     }.items():
         assert tuple(read_label(name)) == label, name
     assert at_step("seed100-step100", 100, 200) == "seed100-step200"
