@@ -101,6 +101,7 @@ def intrinsic(base: Params, suspect: Params) -> Score:
     """
     if any("attention" not in params.get("blocks", {}) for params in (base, suspect)):
         return Score("intrinsic", None, "a model without attention has no profile")
+    # A profile of standard deviations over layers for each kind, both at one depth.
     correlations = {}
     for kind in _PROJECTIONS:
         profiles = []
@@ -116,10 +117,12 @@ def intrinsic(base: Params, suspect: Params) -> Score:
 
 def pcs(base: Params, suspect: Params) -> Score:
     """Compute HuRef's PCS, the cosine of all parameters as one vector; ``detail`` has that of the blocks alone."""
+    # Both models as flat vectors: the same parameters in the same shapes.
     base_leaves, suspect_leaves = flatten(base), flatten(suspect)
     shapes = {path: np.shape(leaf) for path, leaf in base_leaves.items()}
     if shapes != {path: np.shape(leaf) for path, leaf in suspect_leaves.items()}:
         return Score("pcs", None, "the two models have parameters of different names or shapes")
+    # Inner products with float64 sums, tensor by tensor: of all and of the blocks alone.
     sums = {"all": np.zeros(3), "blocks": np.zeros(3)}
     for path in sorted(base_leaves):
         a, b = np.asarray(base_leaves[path]).ravel(), np.asarray(suspect_leaves[path]).ravel()
@@ -168,6 +171,7 @@ def ics(base_cfg: ModelConfig, base: Params, suspect_cfg: ModelConfig, suspect: 
     Rows of the embedding are the 4,096 largest ids of the smaller vocabulary: the published list of the rarest tokens
     is not published. Each matrix being z-scored, the cosine of the stack is the mean of the matrices' correlations.
     """
+    # Undefined where the invariants of the two models do not correspond.
     if (base_cfg.attention, base_cfg.mlp) != (suspect_cfg.attention, suspect_cfg.mlp):
         return Score("ics", None, "the two models have different kinds of sublayers")
     if base_cfg.num_experts is not None or suspect_cfg.num_experts is not None:
@@ -205,6 +209,7 @@ def order_score(method: str, base_LnF: np.ndarray, suspect_LnF: np.ndarray) -> S
     reason = unequal_units(base_LnF, suspect_LnF)
     if reason is not None:
         return Score(method, None, reason)
+    # Match columns in each block; the order is held against the identity.
     identity_F = np.arange(base_LnF.shape[-1])
     matchings = []
     for base_nF, suspect_nF in zip(base_LnF, suspect_LnF, strict=True):
@@ -284,6 +289,7 @@ def awm(base_cfg: ModelConfig, base: Params, suspect_cfg: ModelConfig, suspect: 
         [np.asarray(params["blocks"]["attention"][kind]["kernel"]) for kind in ("query", "key")] for params in models
     )
     num_wide, num_narrow = len(wide[0]), len(narrow[0])
+    # CKA of every pair of blocks, or of equal layers alone where the depths agree.
     cka_2LL = np.full((2, num_wide, num_narrow), math.nan)
     for kind in range(2):
         for wide_layer in range(num_wide):
@@ -296,6 +302,7 @@ def awm(base_cfg: ModelConfig, base: Params, suspect_cfg: ModelConfig, suspect: 
         return Score("awm", None, "a query or key projection is constant over the coordinates")
     else:
         pairs = linear_sum_assignment(cka_2LL.mean(axis=0), maximize=True)
+    # Mean over the matched blocks, with the published z and its two-sided normal tail.
     value = float(cka_2LL[:, pairs[0], pairs[1]].mean())
     z = (value - AWM_MEAN) / AWM_STD
     log_p = min(0.0, math.log(2.0) + tails.log_normal_sf(abs(z))) if math.isfinite(z) else None

@@ -181,6 +181,7 @@ def compare_weights(
     prefixed = {"": main, **{f"{name}/": pair for name, pair in further_pairs}}
     cells: list[Cell] = []
     for prefix, pair in prefixed.items():
+        # Pair labels of this component, and measure all its cells.
         # Counted apart: jobs that were made before would hold the terms of those that are done.
         count = sum(1 for _ in _jobs(pair, options))
         title = component_title(prefix.rstrip("/") or first)
@@ -195,6 +196,7 @@ def compare_weights(
     by_module = {} if options.is_quick else {prefix: pair.by_module() for prefix, pair in prefixed.items()}
     left_out = {prefix + kind: formula for prefix, pair in prefixed.items() for kind, formula in pair.left_out.items()}
     matching, matching_reason = _matching(main) if options.matches_neurons else (None, "not asked for")
+    # What is the same bit for bit.
     equal, num_tensors, is_identical = _equal_tensors(base, suspect, left_out)
     return WeightsComparison(
         cells=tuple(
@@ -288,6 +290,7 @@ class _Job(NamedTuple):
 def _jobs(pair: ComponentPair, options: Options) -> Iterator[_Job]:
     """Yield the family's cells of one component, in an order fixed by sizes alone."""
     ranges = _block_ranges(pair)
+    # Coordinates: the whole model, tables, kinds of matrices, blocks.
     for evidence in (COORDINATES, SIGNLESS):
         yield _Job(evidence, ALL, partial(pair.terms, evidence))
     for part in pair.parts:
@@ -303,6 +306,7 @@ def _jobs(pair: ComponentPair, options: Options) -> Iterator[_Job]:
         for component, blocks in ranges.items():
             yield _Job(evidence, component, partial(_terms_of_blocks, make_terms, blocks))
     if len(pair.experts) > 1:
+        # Each routed expert over all blocks.
         for number, mlps in pair.experts.items():
             for evidence, space in NEURON_SPACES.items():
                 yield _Job(evidence, f"experts/{number}", partial(pair.neuron_terms, space, mlps))
@@ -327,6 +331,7 @@ def _terms_of_blocks(make_terms: Callable[[], list[Term]], blocks: frozenset[int
 def _cell(pair: ComponentPair, job: _Job, options: Options) -> Cell:
     """Measure one cell: with permutations over the whole model, by the bound alone over a part of it."""
     try:
+        # Labels that correspond, with enough orders for a p at this level.
         terms = job.make_terms()
         if not terms:
             raise EvidenceError("no labels correspond")
@@ -365,6 +370,7 @@ def _equal_tensors(
     Returns:
         Their paths; how many tensors of the base are evidence; whether all tensors of both models are equal.
     """
+    # Tensors that a seed may have decided, in both models.
     kinds = {kind.rpartition("/")[2] for kind in left_out}
 
     def evidence(model: Fingerprint) -> list[TensorRecord]:

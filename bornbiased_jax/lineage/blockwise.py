@@ -61,6 +61,7 @@ def probe_outputs(
     computed = expected.pop(_tokens(ids_ST), None)
     if isinstance(computed, ProbeOutputs):
         return computed
+    # One pass for these tokens and for others that are expected.
     others = {tokens: ids for tokens, ids in list(expected.items()) if isinstance(ids, np.ndarray)}
     asked, *outputs = _all_outputs(checkpoint, [ids_ST, *others.values()], advance)
     expected.update(zip(others, outputs, strict=True))
@@ -105,6 +106,7 @@ def _streamed(
     cfg: ModelConfig, read: Callable[..., np.ndarray], batches: Sequence[np.ndarray], advance: Callable[[], None]
 ) -> list[tuple[jax.Array, np.ndarray]]:
     """Compute the logits of each batch and the residual stream in the middle of the depth, block by block."""
+    # Embed, then block by block, each read when its turn comes.
     positions_TD = read("positions/embedding") if cfg.positions == "learned" else None
     embedding_VD = read("embed/embedding")
     states: list[np.ndarray | jax.Array] = [

@@ -79,11 +79,13 @@ def compare(
     for name in options:
         if name not in (*entry.options, *(["references"] if entry.references else [])):
             raise InputError(f"the test {test!r} has no option {name}: leave it out")
+    # Run the test, then note what its inputs and the stored types imply.
     alpha = entry.alpha if alpha is None else alpha
     verdict = entry.load()(base.outputs_ND, suspect.outputs_ND, alpha=alpha, **options)
     has_vectors = KINDS[base.inputs["kind"]].vectors
     about = entry.about_vectors if has_vectors else entry.about_tokens
     notes = [*verdict.notes, *([about] if about else []), *_notes_of_storage(base, suspect)]
+    # Say what the null permutes and what evades it.
     defaults: Detail = {"permuted": entry.permuted, "invariant_to": list(INVARIANT_TO), "evaded_by": EVADED_BY}
     detail = {**defaults, **verdict.detail}
     unchanged = cast(Sequence[str], detail["invariant_to"])
@@ -117,12 +119,14 @@ def match_coordinates(base_ND: np.ndarray, suspect_ND: np.ndarray) -> tuple[np.n
     """
     if base_ND.shape != suspect_ND.shape or len(base_ND) < _MIN_INPUTS:
         return None
+    # The best partner of each coordinate, one to one.
     signed_DD = rank_correlation(base_ND, suspect_ND)
     cross_DD = np.abs(signed_DD)
     partner_D = cross_DD.argmax(axis=1)
     if not (cross_DD.max(axis=1) >= _MATCHED).all() or len(np.unique(partner_D)) < len(partner_D):
         return None
     is_negated_D = np.take_along_axis(signed_DD, partner_D[:, None], axis=1)[:, 0] < 0
+    # Every other coordinate is far from it.
     np.put_along_axis(cross_DD, partner_D[:, None], 0.0, axis=1)
     return (partner_D, is_negated_D) if (cross_DD < _DISTINCT).all() else None
 
@@ -144,12 +148,14 @@ def with_identity(verdict: Verdict, base: OutputFingerprint, suspect: OutputFing
             for model in (base, suspect)
         )
         reordered_or_none = (base_values & suspect_values).total()
+    # Coordinates that match under other numbers or signs.
     has_same_outputs = bool(np.array_equal(base.outputs_ND, suspect.outputs_ND))
     matching = None if has_same_outputs else match_coordinates(base.outputs_ND, suspect.outputs_ND)
     permuted = negated = 0
     if matching is not None:
         partner_D, is_negated_D = matching
         permuted, negated = int((partner_D != np.arange(len(partner_D))).sum()), int(is_negated_D.sum())
+    # Facts for the verdict's JSON.
     equal, reordered, total = len(same_names), reordered_or_none or 0, len(base.tensor_digests)
     facts = {
         "identical_weights": base.weights_digest == suspect.weights_digest,

@@ -52,6 +52,8 @@ class ComparedModel:
             return self.source.source.description
         return self.source.source if isinstance(self.source, OutputFingerprint) else self.source.reference
 
+    # What is stored or was made of it.
+
     @cached_property
     def stored(self) -> Fingerprint | OutputFingerprint | None:
         """The stored fingerprint, of weights or of outputs, if that is all there is of the model."""
@@ -94,6 +96,8 @@ class ComparedModel:
     @cached_property
     def _digests(self) -> WeightsDigests:
         return weights_digests(self.roles)
+
+    # The model itself.
 
     @cached_property
     def checkpoint(self) -> Checkpoint:

@@ -102,6 +102,7 @@ class ComponentPair:
         kinds -= set(MLP) if self.repeats["neurons"].periods else set()
         kinds -= set(_ATTENTION) if self.repeats["heads"].periods else set()
         self.base, self.suspect = (_without(model.components[name], kinds) for model in (base, suspect))
+        # Blocks by their Grams, then the MLPs and experts in them.
         self.blocks = pair_blocks(self.base, self.suspect)
         self.neurons = pair_neurons(self.base, self.suspect, self.blocks)
         self._skipped = frozenset(skipped)
@@ -189,6 +190,7 @@ class ComponentPair:
             sketches = ([model.coordinates[name] for name in self.parts] for model in (self.base, self.suspect))
             signed, signless = sampled_coordinates(*sketches)
             z_by_evidence |= {COORDINATES: signed.z, SIGNLESS: signless.z}
+        # Neurons in both spaces.
         for evidence, space in NEURON_SPACES.items():
             with contextlib.suppress(EvidenceError):
                 self._check_neurons(space)
@@ -257,6 +259,7 @@ class ComponentPair:
 
     def by_module(self) -> dict[str, float | None]:
         """Compute z of every matrix of the heat map, from coordinates: description, no p."""
+        # Matrices at corresponding places; those outside blocks have one place.
         partners = {pair.base: pair.suspect for pair in self._token_pairs}
         rows: dict[str, float | None] = {}
         for (block, kind), base_D2 in self.base.heat_map.items():
@@ -281,6 +284,7 @@ class ComponentPair:
         self, kinds: set[str], blocks: Collection[int] | None, *, limit: int | None
     ) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """Pick matrices of these kinds from the heat map, in blocks paired without looking at coordinates."""
+        # Matrices of equal kind in corresponding blocks.
         base, suspect = [], []
         for pair in self._token_pairs:
             if blocks is not None and pair.base not in blocks:

@@ -185,6 +185,7 @@ class ComponentSketches:
             if not moments.is_two_valued:
                 is_centered = self._shape.is_centered
                 coordinates_DK = sketches.coordinate_rows(rows_Dn, signs_nK, squares_D, scale_D, is_centered)
+            # Neurons, heads and experts by their projections.
             if projection_DK is not None:
                 rows_nD = rows_Dn.T
                 products_nK = np.zeros((len(rows_nD), projection_DK.shape[1]))
@@ -219,12 +220,14 @@ class ComponentSketches:
             if not np.isfinite(table.norms).all():
                 is_own = not np.isfinite(table.rows_VD).all()
                 raise self._not_finite(table_role.path if is_own else f"the norm before {table_role.path}")
+        # Padding leaves the token space.
         is_used_V = used_tokens(embedding) & used_tokens(head)
         # Readers are projected on the embedding, writers on the centered head.
         signs_VK = self._axis_signs(role)
         reader_DK = token_space(embedding, signs_VK, is_used_V, None)
         writer_DK = token_space(head, signs_VK, is_used_V, head.mean(is_used_V))
         coordinate_DK = self._reader_DK
+        # Count repeated rows of the embedding.
         vectors_VK = sketches.unit(sketches.product(embedding.rows_VD, coordinate_DK))
         num_equal = int(sketches.equal_rows(embedding_VD).sum())
         self._count_repeats("tokens", len(embedding_VD), sketches.inner(vectors_VK), num_equal)
@@ -245,6 +248,7 @@ class ComponentSketches:
             if self._block is not None and role.module in ("query_norm", "key_norm") and role.leaf == "scale":
                 self._block.head_scales[role.module.removesuffix("_norm")] = measurement.vector
         if measurement.coordinates_DK is not None:
+            # To the coordinates of its part, and to its cell of the heat map.
             part = role.group if role.block is None else "blocks"
             self._coordinates[part] = self._coordinates.get(part, 0.0) + measurement.coordinates_DK
             cell = role.block, role.matrix
@@ -266,6 +270,7 @@ class ComponentSketches:
         block, self._block = self._block, None
         if block is None:
             return
+        # Neurons of each MLP, then experts as wholes, heads and the router.
         mlps = {place: matrices for place, matrices in block.mlps.items() if _is_whole(matrices)}
         for (expert, is_shared), matrices in mlps.items():
             self._close_neurons(block, expert, is_shared, matrices)
@@ -292,6 +297,7 @@ class ComponentSketches:
         coordinates: dict[str, np.ndarray] = {}
         total = len(matrices["up"])
         stored = stored_neurons(total, self._num_experts if expert and not is_shared else 1, self._settings)
+        # The first neurons are stored, in both spaces.
         for name in MLP:
             if name in matrices:
                 token_nK, coordinate_nK = self._split(matrices[name][:stored])
@@ -333,6 +339,7 @@ class ComponentSketches:
         num_heads = self._shape.num_heads
         assert num_heads is not None
         num_groups = self._shape.num_kv_heads or num_heads
+        # Rows of each head by matrix, per-head norms folded in.
         by_head = {}
         for name in ATTENTION:
             count = num_heads if name in ("query", "output") else num_groups
@@ -343,6 +350,7 @@ class ComponentSketches:
             by_head[name] = np.repeat(products_HdK, num_heads // count, axis=0)
         if by_head["query"].shape != by_head["key"].shape or by_head["value"].shape != by_head["output"].shape:
             return
+        # Products of matrices, which no basis inside a head enters.
         query_key = np.einsum("hdk,hdl->hkl", by_head["query"], by_head["key"]).reshape(num_heads, -1)
         value_output = np.einsum("hdk,hdl->hkl", by_head["value"], by_head["output"]).reshape(num_heads, -1)
         self._heads.append(

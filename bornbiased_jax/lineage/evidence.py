@@ -249,6 +249,7 @@ def certified_sum(terms: Sequence[Term], num_permutations: int, seed: int = 0) -
     # Without variation every permutation gives the same sum.
     if not math.isfinite(facts.z):
         return constant_sum(facts.trace, facts.mean, num_permutations)
+    # Draw permutations for all terms together.
     sums_P = np.zeros(num_permutations)
     for stream, term in enumerate(join_terms(terms)):
         sums_P += term.permuted_traces(num_permutations, seed, stream)
@@ -262,6 +263,7 @@ def join_terms(terms: Sequence[Term], *, is_joint: bool = False) -> list[Term]:
 
     Where labels of different terms repeat each other in both models, one permutation for all is the only exact one.
     """
+    # Group the terms that may share permutations.
     by_size: dict[tuple[int, int | None], list[Term]] = {}
     separate = []
     for term in terms:

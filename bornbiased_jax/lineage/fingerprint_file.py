@@ -131,6 +131,7 @@ def _arrays(fingerprint: Fingerprint) -> Iterator[tuple[str, np.ndarray]]:
     named: dict[str, np.ndarray] = {}
     for name, component in fingerprint.components.items():
         named |= {f"{name}/{path}": array for path, array in _component_arrays(component)}
+    # A row of digest and statistics for each tensor.
     digests = b"".join(bytes.fromhex(record.digest) for record in fingerprint.tensors)
     named["tensors/digests"] = np.frombuffer(digests, np.uint8).reshape(-1, 32)
     rows = [[getattr(record, statistic) for statistic in _STATISTICS] for record in fingerprint.tensors]
@@ -146,6 +147,7 @@ def _component_arrays(component: Component) -> Iterator[tuple[str, np.ndarray]]:
         yield f"coordinates/{part}", rows_DK
     if component.heat_map:
         yield "heat_map", np.stack(list(component.heat_map.values()))
+    # Neurons of all blocks lie in one array for each space and matrix.
     for space in ("token", "coordinates"):
         sections: list[Mapping[str, np.ndarray]] = [getattr(neurons, space) for neurons in component.neurons]
         if len({frozenset(section) for section in sections}) > 1:
@@ -155,9 +157,11 @@ def _component_arrays(component: Component) -> Iterator[tuple[str, np.ndarray]]:
             )
         for matrix in sorted({matrix for section in sections for matrix in section}):
             yield f"neurons/{space}/{matrix}", np.concatenate([section[matrix] for section in sections])
+    # Heads: query with key, value with output.
     if component.heads:
         yield "heads/query_key", np.concatenate([heads.query_key for heads in component.heads])
         yield "heads/value_output", np.concatenate([heads.value_output for heads in component.heads])
+    # A router has a row for each expert.
     if component.routers:
         yield "routers/coordinates", np.concatenate([router.coordinates for router in component.routers])
         if component.token_labels is not None:
@@ -191,6 +195,7 @@ def load_fingerprint(path: Path | str) -> Fingerprint:
             raise InputError(f"{path} holds an array of a type that fingerprints have not: {_REMEDY}")
         if metadata["payload_digest"] != _digest(metadata["payload"], arrays):
             raise InputError(f"{path} is corrupted, its digest does not match its content: {_REMEDY}")
+        # Numbers and header, each by itself; then both against one another.
         for name, array in arrays.items():
             if not np.isfinite(array).all():
                 raise InputError(f"{path} holds NaN or infinite values in {name}: {_REMEDY}")
@@ -214,6 +219,7 @@ def _decoded(payload: header.Payload, source: header.SourceFacts, arrays: dict[s
     Raises:
         KeyError, ValueError: an array is missing, left over, or of another size than the header says.
     """
+    # Tables over all tensors first, then the arrays of each component.
     settings, tensors = payload["settings"], payload["tensors"]
     for path in tensors["path"]:
         if not _PATH.fullmatch(path):
@@ -221,6 +227,7 @@ def _decoded(payload: header.Payload, source: header.SourceFacts, arrays: dict[s
     digests_T32 = _take(arrays, "tensors/digests", (len(tensors["path"]), 32))
     statistics_TS = _take(arrays, "tensors/statistics", (len(tensors["path"]), len(_STATISTICS)))
     dim = settings["dim"]
+    # Each component takes its own arrays.
     components = {name: _component(name, facts, arrays, dim) for name, facts in payload["components"].items()}
     # What nobody took has no business in the file.
     if arrays:
@@ -270,20 +277,24 @@ def _component(name: str, facts: header.ComponentFacts, arrays: dict[str, np.nda
         # Cut along the first axis; nothing where there is nothing to cut.
         return np.split(take(path, sum(counts), *width), np.cumsum(counts)[:-1]) if counts else []
 
+    # Coordinates and heat map.
     coordinates = {
         path.removeprefix(f"{name}/coordinates/"): _take(arrays, path, (width, dim)) for path in paths("coordinates/")
     }
     cells_MD2 = list(take("heat_map", len(cells["block"]), width, 2)) if cells["block"] else []
+    # Sketches of neurons, by space and matrix; a gate is not in all models.
     stored = sections["stored"]
     neurons: dict[str, list[dict[str, np.ndarray]]] = {"token": [{} for _ in stored]}
     for space in ("token", "coordinates") if has_vocabulary else ("coordinates",):
         matrices = ["down", *(["gate"] if paths(f"neurons/{space}/gate") else []), "up"]
         rows = {matrix: cut(f"neurons/{space}/{matrix}", stored, dim) for matrix in matrices}
         neurons[space] = [{matrix: parts[i] for matrix, parts in rows.items()} for i in range(len(stored))]
+    # Tokens in the token space, a bit each.
     is_token_used_V = None
     if vocab_size is not None:
         packed = take("tokens", math.ceil(vocab_size / 8))
         is_token_used_V = np.unpackbits(packed, count=vocab_size, bitorder="little").astype(bool)
+    # Routers and heads are cut by the counts in the header.
     expert_counts, head_counts = routers["num_experts"], heads["num_heads"]
     if any(count % num_groups for count, num_groups in zip(head_counts, heads["num_groups"], strict=True)):
         raise ValueError(f"the heads of a block of {name} do not come in groups of one size")
@@ -291,6 +302,7 @@ def _component(name: str, facts: header.ComponentFacts, arrays: dict[str, np.nda
     router_rows = cut("routers/coordinates", expert_counts, dim)
     query_key, value_output = (cut(f"heads/{part}", head_counts, dim * dim) for part in ("query_key", "value_output"))
     vectors = zip(facts["vectors"]["path"], cut("vectors", facts["vectors"]["size"]), strict=True)
+    # Put the sections together, one row for each MLP, head block and router.
     neuron_columns = (sections["block"], sections["expert"], sections["is_shared"], sections["total"])
     return Component(
         name=name,

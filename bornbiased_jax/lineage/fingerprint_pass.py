@@ -84,6 +84,7 @@ def fingerprint(
         >>> print_of_seed.components["language"].neurons[0].token["up"].shape
         (352, 16)
     """
+    # Settings and labels of tokens; roles of a source are in canonical order.
     source = read_by_role(checkpoint) if isinstance(checkpoint, (str, Path)) else checkpoint
     settings = settings or Settings()
     if max_bytes is not None:
@@ -174,6 +175,7 @@ def _in_order(jobs: Iterable[tuple[int, Callable[[], _Result]]]) -> Iterator[_Re
     """
     pending: deque[tuple[bool, Future[_Result]]] = deque()
     with ThreadPoolExecutor(_TENSORS_AT_ONCE) as pool:
+        # Submit ahead, as far as there is room, and yield in order.
         for num_bytes, job in jobs:
             pending.append((num_bytes >= _SMALL, pool.submit(job)))
             del job
@@ -195,6 +197,7 @@ def _digests(slices: Sequence[np.ndarray]) -> tuple[str, list[str]]:
     joint = hashlib.sha256(f"{dtype}{[len(slices), *shape]}".encode())
     digests = []
     for tensor in slices:
+        # Each slice by itself, and all of them as one tensor.
         hasher = hashlib.sha256(f"{dtype}{list(shape)}".encode())
         for rows in sketches.rows_in_order(tensor):
             hasher.update(rows.view(np.uint8).data)

@@ -37,6 +37,7 @@ def stored_neurons(total: int, num_experts: int, settings: Settings) -> int:
 def predicted_bytes(source: RoleSource, settings: Settings) -> int:
     """Predict the size of a fingerprint's file from the sizes of tensors, none read: to a percent or a kilobyte."""
     dim = settings.dim
+    # Tensors by component; the header has a row for each.
     components: dict[str, list[Role]] = {}
     for role in source.roles:
         components.setdefault(role.component, []).append(role)
@@ -55,6 +56,7 @@ def predicted_bytes(source: RoleSource, settings: Settings) -> int:
             axis = residual_axis(role)
             if axis is None:
                 continue
+            # Matrices are sketched across the residual stream, neuron by neuron.
             width, length = sizes[axis], sizes[1 - axis]
             cells.add((role.block, role.matrix))
             parts.add(role.group if role.block is None else "blocks")

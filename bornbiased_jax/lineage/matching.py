@@ -79,6 +79,7 @@ def match_neurons(pairs: Sequence[NeuronPair], space: Space, shape: Shape) -> Ma
         raise EvidenceError("a model has no MLP, and so no neurons")
     agreeing, matched = Counter[int](), Counter[int]()
     terms: list[Term] = []
+    # Match each pair of MLPs twice, where all neurons are there.
     for pair in pairs:
         if len(pair.pairs) > 1:
             raise EvidenceError("experts face one dense MLP: their neurons are compared in order alone")
@@ -96,6 +97,7 @@ def match_neurons(pairs: Sequence[NeuronPair], space: Space, shape: Shape) -> Ma
         terms.append(Term(scores_KK, pair.block))
     if matched.total() < _MIN_NEURONS:
         raise EvidenceError(f"{matched.total()} neurons are too few to match")
+    # Agreement by block, and over all neurons.
     by_block = {block: agreeing[block] / count for block, count in matched.items()}
     return Matching(agreeing.total() / matched.total(), by_block, tuple(terms))
 
@@ -116,12 +118,14 @@ def _match(scores: NeuronScores, are_first_base: np.ndarray, are_first_suspect: 
     live = np.ix_(
         np.flatnonzero(scores.is_live_base & are_first_base), np.flatnonzero(scores.is_live_suspect & are_first_suspect)
     )
+    # Neurons with numbers in both models, each of them once.
     first_nn, second_nn = scores.first[live], scores.second[live]
     if min(first_nn.shape) < 2:
         raise EvidenceError("fewer than two neurons have numbers")
     if not first_nn.any() or not second_nn.any():
         raise EvidenceError("a part of the MLPs has no numbers that a seed decided: nothing to match on twice")
     base_K, suspect_K = linear_sum_assignment(first_nn, maximize=True)
+    # The second matching, as the partner of each base neuron.
     partner_n = np.full(len(first_nn), -1)
     rows_K, columns_K = linear_sum_assignment(second_nn, maximize=True)
     partner_n[rows_K] = columns_K

@@ -146,6 +146,7 @@ def mixture(suspect: str, origin: str, bases: Sequence[Base]) -> Mixture:
     """
     first, second, *rest = [_open(model) for model in (Base(origin, origin), Base(suspect, suspect), *bases)]
     models = [first, second, *rest]
+    # Matrices that all models have in one shape; the others are left out, and named.
     paths = [path for path in first.roles if len({model.shape(path) for model in models}) == 1]
     left_out = sorted({path for model in models for path in model.roles}.difference(paths))
     if not paths:
@@ -205,6 +206,7 @@ def _check_distinct(names: Sequence[str], total_MM: np.ndarray) -> None:
     Raises:
         InputError: two models have the same weights.
     """
+    # Nothing may equal the base, and no two models each other.
     origin, *rest = names
     squares_M = np.diagonal(total_MM)
     for index, name in enumerate(rest):
@@ -222,6 +224,7 @@ def _check_distinct(names: Sequence[str], total_MM: np.ndarray) -> None:
 
 def _differences(models: Sequence[_MixtureModel], path: str) -> np.ndarray:
     """Return inner products of the models' differences from the first one in one matrix, two matrices at a time."""
+    # Inner products of the matrices themselves.
     count = len(models)
     inner_MM = np.zeros((count, count))
     for i in range(count):
@@ -262,6 +265,7 @@ def _by_block(grams: Sequence[_Gram], k: int) -> tuple[BlockCoefficient, ...]:
     """Return the coefficient of model k in each block, those outside blocks last."""
     blocks = sorted({block for block, _ in grams}, key=lambda block: block or math.inf)
     rows = []
+    # Fit each block, and each matrix of it for the spread.
     for block in blocks:
         inner = [inner_MM for of_block, inner_MM in grams if of_block == block]
         coefficient = float(_fit(np.sum(inner, axis=0))[0][k])

@@ -120,10 +120,12 @@ def fingerprint_outputs(
     store.check(resume, engine)
     inputs.check_fits(checkpoint.cfg)
     check_memory(checkpoint.cfg, inputs, options)
+    # Vectors are scaled to the moments given, or to the embedding's; ids are not.
     facts = inputs.describe()
     moments = (options.moments or embedding_moments(checkpoint.weights)) if inputs.vectors else None
     if moments is not None:
         facts |= {"mean": moments[0], "std": moments[1]}
+    # In one pass, or chunk by chunk in a store that other processes may share.
     options = dataclasses.replace(options, moments=moments)
     if resume is None:
         outputs_ND = last_outputs(checkpoint.cfg, checkpoint.weights, inputs, options, advance=advance)
@@ -208,6 +210,7 @@ def check_comparable(base: OutputFingerprint, suspect: OutputFingerprint) -> Non
     Raises:
         InputError: they differ; the sentence says in what.
     """
+    # The same inputs, then the same place of reading.
     for fact in ("kind", "num_inputs", "seq_len", "digest", "mean", "std"):
         base_value, suspect_value = base.inputs.get(fact), suspect.inputs.get(fact)
         if base_value != suspect_value:

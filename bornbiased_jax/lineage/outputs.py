@@ -90,6 +90,7 @@ def last_outputs(
     check_overflow(cfg, params)
     if layer is not None and not 1 <= layer <= cfg.num_layers:
         raise InputError(f"layer {layer} is not within 1 to {cfg.num_layers}")
+    # Sizes and placement, before anything is computed.
     on_cpu = jax.default_backend() == "cpu"
     size = check_memory(cfg, inputs, options)
     check_plain(params, mesh=mesh)
@@ -110,6 +111,7 @@ def last_outputs(
     shards = min(MAX_SHARDS, hardware.cores()) if on_cpu and mesh is None and _on_one_device(params) else 1
     in_float32 = models.ForwardOptions(dtype=jnp.float32, precision=precision_named(options.precision))
     computed = forward_batches(cfg, placed, batches, _reading(layer), in_float32, workers=shards)
+    # Collect the batches; the last one's padding is cut off.
     for start, computed_BD in zip(starts, computed, strict=True):
         stop = min(start + size, end)
         last_BD = computed_BD if layer is None else computed_BD[layer - 1]

@@ -113,6 +113,7 @@ def _distances(
         base_LG, suspect_LG = (_grams(blocks, space) for blocks in (base, suspect))
         if base_LG is None or suspect_LG is None or base_LG.shape[1] != suspect_LG.shape[1]:
             continue
+        # Each kind of Gram counts alike: in units of its median.
         squares_LL = distance.cdist(base_LG, suspect_LG, "sqeuclidean")
         median = float(np.median(squares_LL))
         total_LL += squares_LL / median if median > 0 else squares_LL
@@ -275,11 +276,13 @@ def pair_neurons(base: Component, suspect: Component, pairs: Sequence[BlockPair]
     base_blocks, suspect_blocks = by_block(base), by_block(suspect)
     paired: list[NeuronPair] = []
     for pair in pairs:
+        # Shared experts face shared ones, routed ones routed ones.
         for is_shared in (True, False):
             first = [neurons for neurons in base_blocks.get(pair.base, []) if neurons.is_shared == is_shared]
             second = [neurons for neurons in suspect_blocks.get(pair.suspect, []) if neurons.is_shared == is_shared]
             if not first or not second:
                 continue
+            # A dense MLP faces every expert of the other model; experts are assigned one to one.
             if len(first) == 1 or len(second) == 1:
                 paired.append(NeuronPair(pair.base, tuple(itertools.product(first, second))))
                 continue

@@ -73,14 +73,17 @@ def published_test(
     ``rule`` chooses coordinates from the outputs of one model; ``measure`` takes the statistic, or says why it is
     undefined, from those of both at the shared ones; ``null`` says in a word how coordinates are taken as independent.
     """
+    # Refuse outputs that cannot be compared coordinate by coordinate.
     check_alpha(alpha)
     base_ND, suspect_ND = map(np.asarray, outputs)
     reason = unfit(base_ND, suspect_ND, min_inputs=MIN_INPUTS)
     num_inputs, width = base_ND.shape
     if reason is not None:
         return undefined(test, reason, num_inputs=num_inputs, alpha=alpha, width=width)
+    # Coordinates that both models' rules take.
     dims = _shared(rule, num_dims, base_ND, suspect_ND)
     facts = {"width": width, "num_dims_each": num_dims, "num_dims": len(dims)}
+    # Rank correlations over inputs, and the published test of them.
     measured = _unfit_dims(base_ND, suspect_ND, dims) or measure(base_ND[:, dims], suspect_ND[:, dims])
     if isinstance(measured, str):
         return undefined(test, measured, num_inputs=num_inputs, alpha=alpha, **facts)
@@ -170,6 +173,7 @@ def paper_test(
         nulls = [null_taus(len(base_NM), width, num_dims, draw) for draw in range(num_null_draws)]
         if min(len(null) for null in nulls) < 3:
             return f"the Gaussian null shares fewer than 3 coordinates at m = {num_dims}: choose a larger m"
+        # Mean p over the nulls, in log space.
         log_t = tails.log_mean(np.array([tails.log_student_greater(taus, null) for null in nulls]))
         log_u = tails.log_mean(np.array([tails.log_mann_whitney_greater(taus, null) for null in nulls]))
         detail = {
@@ -217,6 +221,7 @@ def iclr_test(base_ND: np.ndarray, suspect_ND: np.ndarray, *, alpha: float = 0.0
         log_p = min(0.0, math.log(2.0) + tails.log_normal_sf(z)) if math.isfinite(z) else math.nan
         return Measured(log_p, z, taus)
 
+    # Coordinates with the smallest mean output in both models.
     num_dims = min(num_dims, np.atleast_1d(base_ND).shape[-1])
     outputs = base_ND, suspect_ND
     return published_test("iclr", outputs, num_dims, bottom_mean, measure, alpha=alpha, null="analytic")

@@ -143,19 +143,23 @@ def permutation_test(
         "correlation": correlation,
         "signs": signs,
     }
+    # Too few labelings cannot reach alpha.
     if reason is None and math.lgamma(width + 1) <= -math.log(alpha):
         labelings = math.factorial(width)
         reason = f"{width} coordinates have {labelings} labelings, too few for a p below {alpha:g}"
     if reason is not None:
         return undefined(name, reason, num_inputs=num_inputs, alpha=alpha, **facts)
+    # Rank correlations of every base coordinate with every suspect coordinate.
     if correlation == "spearman":
         cross_DD = rank_correlation(base_ND, suspect_ND)
     elif correlation == "kendall":
         cross_DD = cross_kendall(base_ND, suspect_ND, num_pairs=50 * num_inputs, seed=seed)
     else:
         raise InputError(f"correlation={correlation!r} is not one of spearman, kendall")
+    # Sizes of correlations, where signs are free.
     if signs == "free":
         cross_DD = np.abs(cross_DD)
+    # The trace under permutations, with the certified bound.
     certified = certified_p(cross_DD, num_permutations=num_permutations, seed=seed)
     if not math.isfinite(certified.p_value):
         reason = "every labeling of the coordinates gives the same statistic"

@@ -55,6 +55,7 @@ def population_test(
     # The score sums the rank correlations of equal coordinates: of the pair, then of every reference as the base.
     suspect_ranks_DN = unit_ranks(suspect_ND)
     observed = float(np.einsum("dn,dn->", unit_ranks(base_ND), suspect_ranks_DN))
+    # One reference is held at a time.
     scores = []
     for reference_ND in map(np.asarray, references):
         if reference_ND.shape != base_ND.shape:
@@ -65,6 +66,7 @@ def population_test(
         scores.append(float(np.einsum("dn,dn->", suspect_ranks_DN, unit_ranks(reference_ND))))
     count = len(scores)
     check_references(count, alpha)
+    # The null: scores of the references.
     null = np.array(scores)
     mean, std = float(null.mean()), float(null.std(ddof=1))
     if not std > 0:

@@ -117,6 +117,7 @@ def identify(
     kind = None if difference is None else difference.kind
     if base is None or suspect is None:
         return None if kind is None or difference is None else Identity(kind, difference.sentence)
+    # By source and files.
     has_same_files = same_files(base, suspect)
     source = _same_source(base, suspect)
     if source is not None:
@@ -125,6 +126,7 @@ def identify(
     differences = [f"settings differ: {', '.join(settings)}"] if settings else []
     if has_same_files:
         return Identity("files", "; ".join(["the two models' weight files are the same, byte for byte", *differences]))
+    # By tensors, equal or equal after rounding.
     if difference is not None:
         # Models that are nearly equal in their numbers are not called the same by their logits.
         return None if kind is None else Identity(kind, "; ".join([difference.sentence, *differences]))
@@ -235,6 +237,7 @@ def _stored(
 
 def _measured(base: np.ndarray, suspect: np.ndarray, explanations: Explanations, *, is_scale: bool) -> float | None:
     """Return the largest difference of a tensor over its root mean square; None where it is large and not explained."""
+    # The largest difference of any entry, in pieces that fit a cache.
     difference = max(float(np.abs(first - second).max()) for first, second in pieces(base, suspect))
     if difference == 0.0:
         return 0.0
@@ -328,6 +331,7 @@ def same_logits(base: Checkpoint, suspect: Checkpoint) -> bool | None:
         return None
     length = min(_LENGTH, base.cfg.max_seq_len, suspect.cfg.max_seq_len)
     ids_ST = np.random.default_rng(0).integers(0, base.cfg.vocab_size, (_SEQUENCES, length), dtype=np.int32)
+    # Logits on the same random tokens, each position less its mean.
     sizes = [sum(math.prod(row.shape) for row in parameter_table(model.cfg).values()) for model in (base, suspect)]
     num_blocks = base.cfg.num_layers + suspect.cfg.num_layers
     with (

@@ -134,6 +134,7 @@ def _of_store(folder: Path) -> list[Base]:
             more = f" and {len(foreign) - _SHOWN} more" if len(foreign) > _SHOWN else ""
             progress.note(f"{folder}: left out, as no fingerprints of weights: {', '.join(foreign[:_SHOWN])}{more}")
         return [Base(path.stem, str(path)) for path in stored]
+    # An index names files, and may name digests.
     try:
         rows = io.read_json(index)["fingerprints"]
         return [
@@ -176,7 +177,7 @@ def scan(
     threshold = screening_threshold(alpha, len(bases))
 
     def compared(base: Base, stored: Fingerprint, of_suspect: Fingerprint) -> tuple[Match, WeightsComparison | None]:
-        # The strongest evidence of the screen is shown, whether or not it was tested.
+        # Test where the screen lets through. Its strongest evidence is shown, whether or not it was tested.
         z_by_evidence = screening_z(stored, of_suspect)
         best = max(z_by_evidence, key=z_by_evidence.__getitem__, default="")
         z = z_by_evidence.get(best)
@@ -200,6 +201,7 @@ def scan(
         for future in pending:
             results.append(future.result())
             advance(1)
+    # Holm over all bases, each with the least p of its own corrected cells.
     log10_p_values = [0.0 if comparison is None else comparison.adjusted() for _, comparison in results]
     adjusted = holm_log10(log10_p_values)
     matches = [_decided(*result, float(log10_p), alpha) for result, log10_p in zip(results, adjusted, strict=True)]

@@ -50,6 +50,7 @@ def permuted_labels(scores_nn: np.ndarray, is_live_n: np.ndarray, period: int | 
         blocks = scores_nn[:size, :size].reshape(repeats, period, repeats, period)
         scores_nn = np.einsum("ripj->rpij", blocks)[np.arange(repeats), np.arange(repeats)].sum(axis=0)
         is_live_n = np.all(is_live_n[:size].reshape(repeats, period), axis=0)
+    # Labels without numbers leave.
     labels_n = np.flatnonzero(is_live_n)
     if len(labels_n) < 2:
         raise EvidenceError("fewer than two labels have numbers in both models")
@@ -117,6 +118,7 @@ def neuron_scores(base: Neurons, suspect: Neurons, space: Space, shape: Shape) -
 
 
 def _scores_of(base_units: Units | None, suspect_units: Units | None, shape: Shape) -> NeuronScores:
+    # Parts that both MLPs have in this space.
     if base_units is None or suspect_units is None:
         raise EvidenceError("a model has no vocabulary, and so no token space")
     if base_units.rows.keys() != suspect_units.rows.keys():
@@ -124,6 +126,7 @@ def _scores_of(base_units: Units | None, suspect_units: Units | None, shape: Sha
     names = [name for name in base_units.present if name in suspect_units.present]
     if not names:
         raise EvidenceError("no part of the MLPs has numbers that a seed decided in both models")
+    # Cosines of each part: the gate by itself, up and down together.
     cosine = {name: base_units.rows[name] @ suspect_units.rows[name].swapaxes(-1, -2) for name in names}
     is_live_base, is_live_suspect = base_units.is_live, suspect_units.is_live
     zero = np.zeros_like(cosine[names[0]])
@@ -198,6 +201,7 @@ def _head_term(base: Heads, suspect: Heads) -> Term:
     names = [name for name in base_units.present if name in suspect_units.present]
     if not names:
         raise EvidenceError("the heads have no numbers that a seed decided")
+    # Cosines of both products, summed.
     scores_HH = np.sum([base_units.rows[name] @ suspect_units.rows[name].T for name in names], axis=0)
     is_live_Gr = (base_units.is_live & suspect_units.is_live).reshape(base.num_groups, -1)
     # A group with a pruned head leaves with all its heads: groups that are permuted have one size.
@@ -241,6 +245,7 @@ def coordinate_terms(base: Sequence[np.ndarray], suspect: Sequence[np.ndarray], 
         EvidenceError: the widths differ, or nothing is left.
     """
     base_DK, suspect_DK, strata = _coordinate_rows(base, suspect, period)
+    # Label i of every repeat with label j of the same repeat.
     return [
         Term(functools.reduce(np.add, (base_DK[repeat_n] @ suspect_DK[repeat_n].T for repeat_n in labels_nR.T)))
         for labels_nR in strata
@@ -336,6 +341,7 @@ class SampledZ:
         num_others = int(is_live_Gmm.sum()) - size
         if not num_others:
             return
+        # Means and variances of either kind of scores, from their sums and sums of squares.
         live_Gmm = np.where(is_live_Gmm, scores_Gmm, 0)
         own_Gm = np.diagonal(live_Gmm, axis1=1, axis2=2).astype(np.float64)
         own_sum, own_square = float(own_Gm.sum()), float(np.vdot(own_Gm, own_Gm))

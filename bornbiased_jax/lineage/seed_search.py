@@ -166,6 +166,7 @@ def search(
     unit_N = jnp.asarray(suspect_N, jnp.float32)
     best: dict[int, float] = {}
     size = min(CHUNK, chunk.stop - chunk.start)
+    # Correlate a chunk of seeds at a time, and keep the best.
     for start in range(chunk.start, chunk.stop, size):
         stop = min(start + size, chunk.stop)
         # Always as many seeds as the first time, so that one program serves; those past the end are left out.

@@ -253,6 +253,7 @@ def evidence_sheet(
     calibration: Calibration = json.loads(CALIBRATION.read_text())
     first, second = checkpoints or (None, None)
     is_calibrated = checkpoints is not None and all(_is_calibrated(model.config, calibration) for model in checkpoints)
+    # Both models on the same tokens, then every statistic with its range.
     ids_ST = None if first is None or second is None else probe_ids(first, second)
     samples = sample_pair(base, suspect)
     # A core for each model: threads of BLAS beyond the cores would wait by spinning.

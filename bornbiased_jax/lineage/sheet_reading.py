@@ -139,6 +139,7 @@ def read_model(
         is_matrix = is_block_matrix(source, role)
         has_spectrum = is_matrix and (sample is None or role.path in sample.paths)
         has_product = is_matrix and role.group in MATRICES and (sample is None or role.block in sample.blocks)
+        # One tensor at a time: its digest, and by kind its values, scale and spectrum.
         record = records.get(role.path)
         is_read = record is None or is_vector or has_spectrum or has_product
         tensor = source.read(role) if is_read else np.empty(0, np.float32)

@@ -259,6 +259,7 @@ def _embedding_statistics(base: SheetReading, suspect: SheetReading) -> dict[str
     width = base_VD.shape[1]
     if width != suspect_VD.shape[1]:
         return dict.fromkeys(keys, "embeddings of two widths")
+    # Rows of shared tokens in both tables.
     base_rows, suspect_rows = _shared_tokens(base.labels, suspect.labels, min(len(base_VD), len(suspect_VD)))
     # Sums over some tokens at a time: in float64 both tables whole would take gigabytes.
     cosines, is_rotated = [], width <= _WIDEST_TABLE

@@ -173,6 +173,7 @@ def moments(tensor: np.ndarray) -> Moments:
     step = max(1, _CHUNK // m)
     for start in range(0, n, step):
         chunk = np.ascontiguousarray(matrix_nm[start : start + step])
+        # Squares by row and column, and sums of powers, in one pass over the chunk.
         square = chunk * chunk
         squares_row[start : start + step] = square @ ones_m
         squares_column += ones_m[: len(chunk)] @ square if len(chunk) <= m else np.ones(len(chunk), np.float32) @ square
@@ -214,6 +215,7 @@ def _central(raw_moments: np.ndarray) -> tuple[float, float, float]:
 def _central_directly(matrix_nm: np.ndarray) -> tuple[float, float, float]:
     """Return mean, standard deviation and kurtosis from differences to the mean, in float64."""
     size = matrix_nm.size
+    # The mean first, then powers of the differences.
     mean = sum(float(row_m.sum(dtype=np.float64)) for row_m in matrix_nm) / size
     second = fourth = 0.0
     for row_m in matrix_nm:

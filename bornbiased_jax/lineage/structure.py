@@ -43,6 +43,7 @@ def formulas(fingerprint: Fingerprint, name: str) -> dict[str, str]:
     orthogonal bases are looked for in the sketches of coordinates, whose signs are known.
     """
     component = fingerprint.components[name]
+    # Main diagonals, from the records of matrices.
     shapes: dict[str, tuple[int, ...]] = {}
     diagonal: dict[str, list[float]] = {}
     digests: dict[str, list[str]] = {}
@@ -60,6 +61,7 @@ def formulas(fingerprint: Fingerprint, name: str) -> dict[str, str]:
     named = {kind: "the identity" for kind, z_values in diagonal.items() if _is_structured(z_values)}
     one_table = [kind for kind, values in digests.items() if len(values) > 1 and len(set(values)) == 1]
     named |= dict.fromkeys(one_table, "a table that all blocks share")
+    # Other formulas, from the sketches of each kind of matrix.
     sketches: dict[str, list[np.ndarray]] = {}
     for (_, kind), coordinates_D2 in component.heat_map.items():
         sketches.setdefault(kind, []).append(unit_rows(coordinates_D2))
@@ -116,6 +118,7 @@ def _formula(sketches: Sequence[np.ndarray], axis: _Axis) -> str | None:
     ]
     if max(largest) >= STRUCTURED:
         return ("the identity", "the reversed identity")[largest.index(max(largest))]
+    # Fixed bases, whose sketch is known.
     for name, expected_D2 in _bases(axis, width):
         agreement = np.einsum("dx,mdx->m", expected_D2, sketches_MD2[:, : len(expected_D2)]) / math.sqrt(width / 2)
         if _is_structured(agreement.tolist()):
@@ -225,6 +228,7 @@ def shared_repeats(base: Fingerprint, suspect: Fingerprint, component: str, labe
     )
     if first is None or second is None:
         return SharedRepeats({})
+    # Both at one period are permuted jointly, both at none are exact.
     parts = repeated_parts(first), repeated_parts(second)
     if all(parts):
         # A block of fewer labels than parts has no period.

@@ -67,6 +67,7 @@ def used_tokens(table: TokenTable) -> np.ndarray:
     is_used_V = table.norms > 0
     if not is_used_V.any():
         return is_used_V
+    # Norms far from the median are padding or were rescaled.
     logs_V = np.log(np.where(is_used_V, table.norms, 1.0))
     center = np.median(logs_V[is_used_V])
     width = 1.4826 * np.median(np.abs(logs_V[is_used_V] - center))

@@ -70,6 +70,7 @@ def which_torch_seed(
     )
     draw = TorchDraw(cfg)
     unit_N = unit(read_entries(suspect, draw.places))
+    # One whole model a seed; a hit ends the search.
     candidates: list[Candidate] = []
     for seed in _in_order(seeds):
         candidates.append(candidate_of(seed, unit(draw(seed)), unit_N))
@@ -77,6 +78,7 @@ def which_torch_seed(
             advance(1)
         if candidates[-1].log10_p < math.log10(alpha):
             break
+    # The best seed, and whether it is one.
     first, *rest = sorted(candidates, key=lambda row: (-row.t, row.seed))
     is_hit = first.log10_p < math.log10(alpha)
     drawn_by = f"torch {draw.versions['torch']} and transformers {draw.versions['transformers']}"
@@ -141,12 +143,14 @@ class TorchDraw:
             raise InputError(f"seeds of torch need {error.name}: pip install 'bornbiased-jax[torch]'") from error
         self._torch, self._models = torch, transformers.AutoModelForCausalLM
         self.versions = {"torch": torch.__version__, "transformers": transformers.__version__, "device": "cpu"}
+        # The configuration as transformers has it.
         family = family_of(cfg)
         config = config_json(cfg, family, dtype="float32", tokenizer=None)
         fields = {key: value for key, value in config.items() if key not in ("model_type", "torch_dtype")}
         self._config = transformers.AutoConfig.for_model(family.name, dtype="float32", **fields)
         self._cfg, self._entries = cfg, _entries(cfg)
         shapes = file_shapes(cfg, family.biases(cfg))
+        # Where the drawn numbers lie in this package's parameters.
         self.places = [
             Place(path, entry.layer, min(ENTRIES, math.prod(shapes[path][1:])))
             for entry in self._entries
@@ -157,6 +161,7 @@ class TorchDraw:
         """Return the numbers of one seed [n] float64; torch's own generator stays as it is."""
         torch = self._torch
         with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+            # Draw the whole model, as users do.
             torch.manual_seed(seed)
             state = self._models.from_config(self._config).state_dict()
         parts = [

@@ -103,6 +103,7 @@ def trace(
         source if isinstance(source, ComparedModel) else ComparedModel(source, scratch) for source in (base, suspect)
     ]
     base_model, suspect_model = models[0], models[0] if is_one_model else models[1]
+    # The test, its level and its options.
     test = _default_test(base_model, suspect_model, test_options) if test is None else test
     entry = lineage_test(test)
     alpha = check_alpha(entry.alpha if alpha is None else alpha)
@@ -125,6 +126,7 @@ def trace(
         published = read_digest(base_digest)
         payload = partial(_payload_of, base_model)
         committed_as = check_commitment(base_model.name, published, base_model.digest, payload)
+    # Run the test on weights or on outputs.
     probe = probe or ProbeInputs()
     if entry.needs == "weights":
         if test == "auto" and probe != ProbeInputs():
@@ -135,6 +137,7 @@ def trace(
         verdict = _by_outputs(
             test, base_model, suspect_model, probe, alpha, num_permutations, test_options.get("signs"), num_references
         )
+    # Record choices and commitment with the verdict.
     chosen: dict[str, object] = {"alpha": alpha} if alpha != entry.alpha else {}
     if entry.references and count != NUM_REFERENCES:
         chosen["num_references"] = count
@@ -171,6 +174,7 @@ def _by_outputs(
     num_references: int | None = None,
 ) -> Verdict:
     """Run a test of outputs, after checking for whatever makes it impossible."""
+    # Both models on the same inputs, with every open choice made.
     settled = _settled(probe, base, suspect)
     reason = _uncomparable(base, suspect, settled)
     if reason is not None:

@@ -44,6 +44,7 @@ def final_outputs(
     inputs.check_fits(cfg)
     x = inputs.scaled(inputs.batch(0, inputs.num_inputs), *(moments or (0.0, cfg.embedding_std)))
     seeds_S = np.array([keys.check_seed(seed) for seed in seeds], np.uint32)
+    # As many models as fit in a chunk, as many inputs as fit in a batch.
     check_forward(cfg, 1, x.shape[1], also=weights_bytes(cfg) + 2.0 * x.nbytes)
     fitting = int(np.clip(_CHUNK_BYTES // (4 * len(x) * cfg.d_model), 1, _MAX_CHUNK))
     chunk = min(fitting, max(1, len(seeds_S)))

@@ -100,6 +100,7 @@ behind: rotating the residual stream.
         return self.verdict == "same-lineage" and bool(self.detail.get("identity"))
 
     def _certainty(self) -> str:
+        # Undefined verdicts, facts and populations have no probability.
         if self.verdict == "undefined":
             return "So nothing is decided: neither a shared initialization nor its absence is shown."
         if self.is_identity:
@@ -122,6 +123,7 @@ behind: rotating the residual stream.
 
     def text(self) -> str:
         """Format the verdict for a reader: the decision, three plain sentences, then the evidence, point by point."""
+        # The first line: decision and numbers.
         facts = [self.test]
         if self.num_inputs is not None:
             facts.append(f"N = {self.num_inputs:,}")
@@ -132,6 +134,7 @@ behind: rotating the residual stream.
             facts.append(f"log10 p = {self.log10_p:.2f}")
         if self.z is not None and not self.is_identity:
             facts.append(f"z = {self.z:.2f}")
+        # Then the summary, and the points that the verdict rests on.
         points = [*self.notes, self.detail.get("scope", SCOPE)]
         return "\n".join(
             [f"{self.verdict} ({', '.join(facts)})", self.summary(), "", *(f"- {point}" for point in points)]

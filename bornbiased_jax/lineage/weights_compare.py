@@ -49,11 +49,13 @@ def auto(
     Raises:
         InputError: a bad option, or weights that cannot be read.
     """
+    # Sketches of both, with one key; checkpoints only where this package can run them.
     sketches = _fingerprint_pair(base, suspect, sign_key, neurons)
     checkpoints = base.runnable, suspect.runnable
     has_untrained = any(checkpoint is not None and checkpoint.is_initial for checkpoint in checkpoints)
     options = Options(alpha, check_count(num_permutations), has_untrained=has_untrained)
     outputs_verdict = None if outputs is None else outputs()
+    # Identity: of tensors where both models are there, of logits where tensors differ.
     is_stored = any(model.stored is not None for model in (base, suspect))
     difference = None
     if not is_stored and not has_untrained:
@@ -95,6 +97,7 @@ def weights(
     if labels not in LABELS:
         raise InputError(f"unknown labels {labels!r}: choose from {', '.join(LABELS)}")
     sketches = _fingerprint_pair(base, suspect, sign_key, neurons)
+    # One test that was named beforehand, then what is identical, as a note.
     verdict = single_verdict(*sketches, LABELS[labels], Options(alpha, check_count(num_permutations)))
     identity = identify(base.runnable, suspect.runnable, with_logits=False)
     if identity is not None:
@@ -118,6 +121,7 @@ def _fingerprint_pair(
         InputError: an option that contradicts a stored fingerprint, or weights that cannot be read.
     """
     key = None if sign_key is None else read_sign_key(sign_key)
+    # A stored fingerprint decides the settings; otherwise the options do.
     count = NEURONS if neurons is None else None if neurons == "all" else within(Count, neurons, "neurons")
     stored = next((model.stored for model in (base, suspect) if isinstance(model.stored, Fingerprint)), None)
     if stored is not None:
@@ -127,6 +131,7 @@ def _fingerprint_pair(
         if neurons is not None and count != settings.neurons:
             raise InputError("a stored fingerprint has its own neurons: leave --neurons out, or name the checkpoints")
     else:
+        # A key from both digests, unless one is given.
         if key is None:
             key = hashlib.blake2b(f"{base.digest} {suspect.digest}".encode(), digest_size=16).digest()
         settings = Settings(neurons=count, sign_key=key)

@@ -67,6 +67,7 @@ def component_rows(comparison: WeightsComparison) -> list[ComponentRow]:
     rows: list[ComponentRow] = []
     for component in dict.fromkeys(cell.component for cell in comparison.cells):
         cells = [cell for cell in comparison.cells if cell.component == component]
+        # The strongest evidence that is defined stands for the component.
         defined = [cell for cell in cells if cell.log10_p is not None]
         strongest = min(defined, key=lambda cell: (cell.log10_p, -(cell.z or 0.0)), default=cells[0])
         log10_p = comparison.adjusted(component=component) if defined else None
@@ -182,6 +183,7 @@ def write_notes(
     for formula in dict.fromkeys(comparison.left_out.values()):
         kinds = ", ".join(kind for kind, name in comparison.left_out.items() if name == formula)
         notes.append(f"Left out, as no seed decided it: {kinds} agree with {formula} in either model by itself.")
+    # The family, and the evidence that decides.
     evidence = dict.fromkeys(cell.evidence for cell in comparison.cells)
     compared = (
         f"Compared were {', '.join(evidence)}, over the whole model and its parts: {len(comparison.cells)} comparisons "
@@ -196,7 +198,9 @@ def write_notes(
             f"The smallest p-value is that of {deciding.evidence}. "
             f"{rests_on(kind.permuted, kind.invariant_to, kind.evaded_by)}"
         )
+    # What agrees, by part of the model, by block and table, by expert.
     notes += _by_component(comparison, rows) + _by_expert(comparison, rows)
+    # Evidence that is undefined, and why.
     undefined = {
         cell.evidence: cell.reason for cell in comparison.cells if cell.component == ALL and cell.log10_p is None
     }
@@ -208,6 +212,7 @@ def write_notes(
     notes += _pairing(comparison)
     if deciding is not None:
         notes += exactness
+    # Public signs and tensors without a role leave something open.
     if not base.settings.sign_key:
         notes.append(_PUBLIC_SIGNS)
     for name, model in (("base", base), ("suspect", suspect)):
@@ -285,6 +290,7 @@ def evaded_by(comparison: WeightsComparison, *, has_strings: bool) -> str:
 
     Numbers of tokens may be given anew, strings (``has_strings``) may not.
     """
+    # What each group of evidence needs to be hidden from.
     defined = {cell.evidence for cell in comparison.cells if cell.log10_p is not None}
     is_matched = comparison.matching is not None
     rotating = "rotating or permuting the residual coordinates"
@@ -344,6 +350,7 @@ def by_model_part(comparison: WeightsComparison, rows: Sequence[ComponentRow]) -
     """
     main, *further = comparison.components
     shared, others, undefined = [], [], []
+    # Sort the parts: shared, not shared, undefined.
     for name in comparison.components:
         # Only the main part of the model has no prefix.
         prefixes = [row["component"].split("/")[0] for row in rows]
@@ -372,6 +379,7 @@ def _by_expert(comparison: WeightsComparison, rows: Sequence[ComponentRow]) -> l
         verb = "agrees" if len(agreeing) == 1 else "agree, each by itself,"
         text = _ranges(agreeing)
         return [f"{text[0].upper()}{text[1:]} {verb} with the dense MLP of the other model."]
+    # By block the experts that stand at another index in the suspect.
     orders: dict[int, list[tuple[int, int]]] = {}
     for block, base, suspect in comparison.experts:
         if base != suspect and f"experts/{base}" in agreeing:
@@ -392,6 +400,7 @@ def _ranges(components: Sequence[str]) -> str:
     texts = [name for name in components if "/" not in name]
     for group, title in (("blocks", "block"), ("experts", "expert")):
         numbers = sorted(int(name.removeprefix(f"{group}/")) for name in components if name.startswith(f"{group}/"))
+        # Join consecutive numbers.
         runs: list[list[int]] = []
         for number in numbers:
             if runs and runs[-1][1] == number - 1:

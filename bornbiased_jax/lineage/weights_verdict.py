@@ -79,6 +79,7 @@ def auto_verdict(
         is_defined = outputs.verdict != "undefined"
         z, log10_p = (outputs.z, outputs.log10_p) if is_defined else (None, None)
         further = [Cell(OUTPUTS, ALL, z, log10_p, outputs.reason)]
+    # Run the battery; equal tensors are an identity of their own.
     comparison = compare_weights(base, suspect, options, further=further)
     if comparison.is_identical and (identity is None or identity.kind == "logits"):
         identity = Identity("tensors", SAME_WEIGHTS)
@@ -139,6 +140,7 @@ def single_verdict(
     Raises:
         InputError: fingerprints that cannot be compared.
     """
+    # One piece of evidence over the whole model, without correction.
     pair = main_pair(base, suspect)
     cell = single_cell(pair, evidence, options)
     kind = KINDS[evidence]
@@ -156,6 +158,7 @@ def single_verdict(
         "notes": [rests, *_exactness(null, options)],
         "scope": SCOPE,
     }
+    # Nothing corresponds: the reason stands in place of a p.
     if cell.certified is None:
         return Verdict("undefined", cell.reason, None, None, None, "weights", None, options.alpha, detail)
     # Decide at the level itself: p at most alpha.
@@ -216,6 +219,7 @@ def _decide(
             f"{matching.threshold:.0%}; {matching.seen}"
         )
         return "same-lineage", reason, None
+    # Nothing is defined, or tensors were copied and nothing else agrees.
     if best is None:
         reasons = dict.fromkeys(cell.reason for cell in comparison.cells if cell.component == ALL)
         return "undefined", "; ".join(reasons), None
@@ -239,6 +243,7 @@ def _kinds_alone(comparison: WeightsComparison) -> list[str]:
         return []
     alone: list[str] = []
     for number, name in enumerate(comparison.components):
+        # The language model, the vision tower …, each by itself.
         prefix = f"{name}/" if number else ""
         others = tuple(f"{other}/" for other in comparison.components[1:] if other != name)
         components, kinds = (

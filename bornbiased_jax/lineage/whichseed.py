@@ -105,6 +105,7 @@ class Found:
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values, with the keys of the command line."""
+        # What the exact test says of the best seed, in the keys of its own command.
         keys = ("verdict", "reason", "test", "labels", "align", "null", "p_value", "log10_p", "z", "alpha")
         confirmed = None
         if self.confirmed is not None:
@@ -191,6 +192,7 @@ def confirm(cfg: ModelConfig, suspect: Checkpoint, seed: int, *, alpha: float = 
 
     The verdict is undefined where the two have nothing of one size.
     """
+    # All matrices, coordinate by coordinate up to sign.
     initial, of_suspect = (fingerprint(model.by_role()) for model in (Checkpoint.from_seed(cfg, seed), suspect))
     verdict = single_verdict(initial, of_suspect, SIGNLESS, Options(alpha=alpha, has_untrained=True))
     if verdict.log10_p is None:

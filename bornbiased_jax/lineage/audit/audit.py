@@ -60,6 +60,7 @@ def audit_items(
     frozen: re.Pattern[str] | None = None,
 ) -> AuditResult:
     """Audit checkpoints wherever they lie, as :func:`audit_folder` does; findings come from before any was opened."""
+    # Read every checkpoint once: digests, moments, a reader for later.
     findings = list(findings)
     summaries: dict[str, CheckpointSummary] = {}
     left_by_run: dict[Path | None, frozenset[str]] = {None: frozenset()}
@@ -76,9 +77,11 @@ def audit_items(
             if refusal:
                 findings.append(Finding("unreadable", (item.name,), f"{item.name} cannot be read: {refusal}."))
             advance()
+    # What each name claims, and the steps of each run.
     labels = {name: summary.item.label for name, summary in summaries.items()}
     names_by_step = by_run({item.name: item.label for item in items})  # one that cannot be read is no gap
     runs, stepless = _runs(summaries)
+    # Duplicates, exact and near.
     aliases = [
         name for name, row in summaries.items() if row.item.is_above or (is_alias(name) and row.item.label.step is None)
     ]
@@ -100,10 +103,12 @@ def audit_items(
     # Copies up to signed zeros or number format; their parts are not listed again.
     near = find_near_copies(forms, aliases)
     findings += [*find_copies(copies, near), *near]
+    # Gaps in the grid of steps, breaks in a trajectory.
     findings += find_gaps(names_by_step) + find_single_checkpoints(names_by_step)
     with progress.bar(sum(max(0, 2 * len(run) - 3) for run in runs.values()), "distances", "pairs") as advance:
         for run in runs.values():
             findings += find_breaks(run, advance)
+    # Test pairs for a shared initialization, and compare what they say with the labels.
     pairs = pairs_to_test(runs, stepless, all_pairs=all_pairs)
     with progress.bar(len(pairs), "shared initializations", "pairs") as advance:
         ties = test_ties(summaries, runs, pairs, advance)
@@ -111,6 +116,7 @@ def audit_items(
     reported = {finding.subjects for finding in findings if finding.kind == "break"}
     findings += [row for row in find_parentage(runs, ties) if row.kind != "break" or row.subjects not in reported]
     findings += find_shared_initializations(runs, stepless, ties)
+    # Initial weights by themselves, and against the distribution that their configuration states.
     initializations = [summary for summary in summaries.values() if summary.item.label.step == 0]
     repeating = find_repeats(initializations)
     findings += repeating

@@ -29,6 +29,7 @@ def find_breaks(run: Sequence[CheckpointSummary], advance: Callable[[], object] 
     findings = _other_shapes(run)
     before: Mapping[str, float] = {}
     for index in range(1, len(run)):
+        # The step from the checkpoint before.
         step = distances(run[index - 1], run[index])
         advance()
         # From t − 1 to t + 1, against the longer of the two steps between.

@@ -101,6 +101,7 @@ def _near(first: str, second: str, manner: str) -> Finding:
 
 def frozen_parts(labels: Mapping[str, Label], digests: Mapping[str, Mapping[str, str]]) -> dict[str, set[str]]:
     """List by run the parts with one digest in each of its checkpoints, of which there are at least three."""
+    # Checkpoints by run; a part is frozen where all of a run have one digest of it.
     members: dict[str, list[str]] = defaultdict(list)
     for name, label in labels.items():
         if digests.get(name) and label.step is not None:
@@ -114,6 +115,7 @@ def frozen_parts(labels: Mapping[str, Label], digests: Mapping[str, Mapping[str,
 
 
 def _equal_checkpoints(copies: Copies) -> list[Finding]:
+    # Checkpoints by their content: the set of all digests.
     groups: dict[frozenset[str], list[str]] = defaultdict(list)
     for name, parts in copies.digests.items():
         if parts and name not in copies.aliases:
@@ -170,11 +172,13 @@ def _parts(copies: Copies, covered: set[frozenset[str]]) -> list[Finding]:
     a run share: nothing tells a frozen part from a copied one.
     """
     frozen = frozen_parts(copies.labels, copies.digests)
+    # Checkpoints by the digest of a part that they hold.
     holders: dict[str, dict[str, str]] = defaultdict(dict)
     for name, parts in copies.digests.items():
         if name not in copies.aliases:
             for part, digest in parts.items():
                 holders[digest].setdefault(name, part)
+    # Parts by the group of checkpoints that shares them.
     shared: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for part_by_name in holders.values():
         if len(part_by_name) < 2 or (len(part_by_name) == len(copies.digests) and len(part_by_name) >= _FROZEN):

@@ -95,6 +95,7 @@ def find_items(folder: str | Path, pattern: re.Pattern[str] | None = None) -> tu
         raise InputError(f"{root} is no folder: name a folder of checkpoints, or a listing of digests (.json)")
     items: list[Item] = []
     findings: list[Finding] = []
+    # Walk the folder; a bar shows once there are many entries.
     with contextlib.ExitStack() as stack:
         count = _counter(root, stack)
         for item in _walk(root, root, pattern, count):
@@ -261,6 +262,7 @@ def _pickled(item: Item) -> Item:
 
 def _run(place: Path, name: str) -> Iterator[Item]:
     content = read_run(place)
+    # What the record says of all checkpoints of the run.
     config = content["config"]
     is_initialized_here = config.get("init_from") is None
     data = {"tokens_digest": content["tokens_digest"], "data_seed": config.get("data_seed")}

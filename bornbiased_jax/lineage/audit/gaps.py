@@ -25,6 +25,7 @@ def find_gaps(runs: Mapping[str, Mapping[int, str]]) -> list[Finding]:
     """
     findings = []
     for run, names in runs.items():
+        # Steps that the run's own grid lacks, and those that other runs have.
         from_intervals = missing_steps(sorted(names))
         from_others = _missing_from_others(run, runs)
         missing = sorted({*from_intervals, *from_others})
@@ -69,6 +70,7 @@ def missing_steps(steps: Sequence[int]) -> list[int]:
     >>> missing_steps([0, 100, 200, 400, 500]), missing_steps([0, 1, 2, 4, 16, 32, 64]), missing_steps([0, 1, 2, 4, 8])
     ([300], [8], [])
     """
+    # Intervals that are a multiple of their neighbors.
     gaps: list[range] = []
     num_missing = 0
     intervals = [after - before for before, after in zip(steps, steps[1:], strict=False)]

@@ -73,6 +73,7 @@ def read_label(name: str, pattern: re.Pattern[str] | None = None) -> Label:
     >>> read_label("seed1-step512"), read_label("step1000"), read_label("seed2/checkpoint-30"), read_label("main")
     (Label(run='seed1', step=512), Label(run='', step=1000), Label(run='seed2', step=30), Label(run='main', step=None))
     """
+    # The step, with its unit.
     text = name if pattern is not None else _without_counters(name)
     match = (pattern or _STEP).search(text)
     step = None if match is None else whole(match["step"] or "")
@@ -80,6 +81,7 @@ def read_label(name: str, pattern: re.Pattern[str] | None = None) -> Label:
         return Label(name, None)
     groups = match.groupdict()
     step *= _UNITS[(groups.get("unit") or "").lower()] if pattern is None else 1
+    # The run: a group of the pattern, else the rest of the name.
     for group in ("run", "seed"):
         if groups.get(group) is not None:
             return Label(groups[group], step)

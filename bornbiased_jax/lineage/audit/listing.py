@@ -59,6 +59,7 @@ def audit_digests(
         for name, files in digests.items()
         if not files and not is_alias(name)
     ]
+    # Copies by digest, then gaps in the grid of each run.
     aliases = [name for name, label in labels.items() if label.step is None and is_alias(name)]
     findings += find_copies(Copies(labels, digests, unit="weight files", aliases=aliases))
     runs = by_run(labels)

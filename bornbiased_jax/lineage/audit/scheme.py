@@ -97,6 +97,7 @@ def init_scheme(cfg: ModelConfig, moments: Mapping[str, TensorMoments]) -> Model
     for place in _places(cfg, moments):
         if place[0].group not in ("norm", "bias"):
             places[place[0].group].append(place)
+    # Log likelihood of each scheme in each group, over all tensors of the group.
     scores: dict[Group, dict[str, float]] = {}
     drawn_by: dict[str, ModelConfig] = {name: cfg.replace(init=name, init_groups=None) for name in SCHEMES}
     for group, tensors in places.items():
@@ -118,6 +119,7 @@ def log_likelihood(moments: TensorMoments, dist: Distribution, layer: int) -> fl
 
     Constants are certain or impossible: 0 or −∞. A structure is left out: it moves no moment that is looked at.
     """
+    # Constants first, then densities: uniform, normal, normal cut off.
     largest = max(abs(moments.smallest), abs(moments.largest))
     if dist.constant is not None:
         return 0.0 if moments.smallest == moments.largest == dist.constant else -math.inf
@@ -224,6 +226,7 @@ def _deviations(summary: CheckpointSummary) -> list[Deviation]:
     states ``initializer_range`` (0.02 unless it says so); the matrices that write to the residual stream may be scaled
     by 1/√(2L) as GPT-2's are.
     """
+    # Only initializations whose distribution something states.
     if summary.item.label.step != 0:
         return []
     reader = summary.opened
@@ -240,6 +243,7 @@ def _deviations(summary: CheckpointSummary) -> list[Deviation]:
         stated_std = io.read_json(reader.files[0].parent / "config.json").get("initializer_range", DEFAULT_STD)
         if not stated_std:
             return []
+    # All blocks of a parameter together.
     table = parameter_table(reader.cfg)
     parts: dict[str, list[TensorMoments]] = defaultdict(list)
     for row, _, moments in _places(reader.cfg, summary.moments):
@@ -330,6 +334,7 @@ def find_distributions(initializations: Sequence[CheckpointSummary], repeating: 
 
 
 def _finding(summary: CheckpointSummary, groups: list[tuple[Deviation, float]]) -> Finding:
+    # Write what is off, parameter by parameter.
     parts = []
     for group, _ in groups:
         if group.constant is not None:

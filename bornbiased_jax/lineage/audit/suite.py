@@ -69,6 +69,7 @@ def audit_suite(
     listing = audit_digests(digests, text, pattern)
     if not weights:
         return listing
+    # What is to be fetched, and its size.
     opened = {
         name: remote for name, remote in suite.names.items() if has_safetensors(file.path for file in suite.files[name])
     }
@@ -89,6 +90,7 @@ def audit_suite(
             folder = fetch(remote)
             items.append(Item(name, read_label(name, pattern), str(remote), tuple(weight_files(folder))))
             advance()
+    # What has no safetensors stays a finding.
     unopened = [
         Finding("unreadable", (name,), f"{name} {NO_SAFETENSORS}.") for name in suite.names if name not in opened
     ]
@@ -103,6 +105,7 @@ def find_suite(text: str) -> Suite:
     Raises:
         InputError: as :func:`audit_suite`.
     """
+    # Parse owner, names and revisions.
     match = _FORM.fullmatch(text)
     if match is None:
         raise InputError(f"{schema.shown(text)} is not of the form hf:OWNER/NAME*@REVISION*")
@@ -111,6 +114,7 @@ def find_suite(text: str) -> Suite:
     names: dict[str, HubName] = {}
     files: dict[str, list[RepoFile]] = {}
     with hub.asking(text):
+        # Repositories, then their branches and tags.
         repositories = [f"{owner}/{name_pattern}"]
         if _WILD.search(name_pattern):
             begin = _WILD.split(name_pattern)[0]
@@ -125,6 +129,7 @@ def find_suite(text: str) -> Suite:
                     names[f"{repository.partition('/')[2]}@{revision}"] = HubName(repository, commits[revision])
         if not names:
             raise InputError(f"the hub has nothing called {text}: check the name, or write * for the revision")
+        # The files of each revision.
         with progress.bar(len(names), "listing", "revisions") as advance:
             for name, remote in names.items():
                 rows = client.list_repo_tree(remote.repository, revision=remote.revision, recursive=True)

@@ -147,6 +147,7 @@ def summarize(item: Item, frozen: re.Pattern[str] | None = None, unchanged: Coll
     Raises:
         InputError: it is corrupted, or of a kind that is not known.
     """
+    # One digest of the files, in order.
     hasher = hashlib.sha256()
     for file in item.files:
         with file.open("rb") as stream:
@@ -293,12 +294,14 @@ def frozen_digests(run: Path) -> frozenset[str]:
 
 def digests_of(tensor: np.ndarray) -> dict[str, str]:
     """Return the digests of one tensor by form. Rounding that changes nothing is not hashed again."""
+    # As it is, then without the signs of zeros.
     exact = tensor_digest(tensor)
     unsigned = exact
     if np.any(np.signbit(tensor) & (tensor == 0)):
         tensor = tensor + np.float32(0.0)  # −0 + 0 is 0
         unsigned = tensor_digest(tensor)
     digests = {"exact": exact, "unsigned": unsigned}
+    # Rounded to each narrower format.
     for form in FORMS[2:]:
         with np.errstate(over="ignore"):
             rounded = tensor.astype(jnp.dtype(form)).astype(np.float32) + np.float32(0.0)

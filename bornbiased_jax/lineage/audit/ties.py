@@ -71,6 +71,7 @@ def pairs_to_test(runs: Runs, stepless: Sequence[CheckpointSummary], *, all_pair
     checkpoints = [summary for run in runs.values() for summary in run] + list(stepless)
     if all_pairs or len(checkpoints) <= MOST_FOR_ALL:
         return [(first.name, second.name) for first, second in itertools.combinations(checkpoints, 2)]
+    # Every checkpoint with the earliest of each run, then neighbors within a run.
     pairs: dict[frozenset[str], RunPair] = {}
     for earliest in [run[0] for run in runs.values()] + list(stepless):
         for summary in checkpoints:
@@ -179,6 +180,7 @@ def find_parentage(runs: Runs, ties: Mapping[frozenset[str], Tie]) -> list[Findi
     """
     findings = []
     initializations = {run: members[0] for run, members in runs.items()}
+    # Every checkpoint that is not tied to the first of its own run.
     for run, members in runs.items():
         root = initializations[run]
         astray: dict[CheckpointSummary, list[CheckpointSummary]] = defaultdict(list)
@@ -252,6 +254,7 @@ def find_shared_initializations(
     runs: Runs, stepless: Sequence[CheckpointSummary], ties: Mapping[frozenset[str], Tie]
 ) -> list[Finding]:
     """Find runs, and checkpoints without a step, whose initializations are one though not equal bit for bit."""
+    # Each run by its first checkpoint.
     firsts = [run[0] for run in runs.values()] + list(stepless)
     findings = []
     for first, second in itertools.combinations(firsts, 2):
@@ -271,6 +274,7 @@ def edges(summaries: Mapping[str, CheckpointSummary], runs: Runs, ties: Mapping[
     These are an initialization and its descendants, neighbors and copies. A direction is known of a run of this package
     alone, whose record says what it began with.
     """
+    # Edges that say something: from a first checkpoint, between neighbors, copies, and what has no step.
     firsts = {run[0].name for run in runs.values()}
     adjacent = {frozenset((a.name, b.name)) for run in runs.values() for a, b in itertools.pairwise(run)}
     rows: list[Row] = []
