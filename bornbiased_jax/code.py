@@ -59,7 +59,8 @@ def code_digest(compute: Callable[..., Any]) -> str:
         source = inspect.getsourcefile(compute)
     except TypeError:
         source = None
-    if source is None:
+    # Python 3.13 names "<string>" for code that was made of one.
+    if source is None or not Path(source).exists():
         raise InputError(f"{compute.__qualname__} has no source file to take a digest of: define it in a module")
     return _digest(compute.__module__, ROOT, Path(source))
 

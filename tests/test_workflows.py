@@ -76,7 +76,7 @@ def test_every_workflow_command_exists(path):
 
 def test_slow_tests_install_the_packages_of_the_ci_script():
     extras = commands((ROOT / ".ci" / "run").read_text())
-    installs = {command for command in extras if command[1:4] == ("-m", "pip", "install")}
+    installs = {command for command in extras if "install" in command}
     assert len(installs) == 2 and installs <= run_commands(ROOT / ".github" / "workflows" / "tests.yml")
 
 

@@ -68,9 +68,9 @@ def unit_ranks(x_ND: np.ndarray) -> np.ndarray:
     ranks_DN = np.empty((num_columns, num_inputs))
 
     def fill(start: int) -> None:
-        # Average ranks of a few columns, about their mean, then scaled.
+        # Average ranks of a few columns, about their mean, then scaled; of float64, as SciPy answers in that type.
         columns = slice(start, start + _COLUMNS)
-        centered_MN = stats.rankdata(x_ND[:, columns].T, axis=-1) - (num_inputs + 1) / 2
+        centered_MN = stats.rankdata(x_ND[:, columns].T.astype(np.float64), axis=-1) - (num_inputs + 1) / 2
         length_M = np.sqrt(np.einsum("mn,mn->m", centered_MN, centered_MN))
         ranks_DN[columns] = centered_MN / np.where(length_M > 0, length_M, 1.0)[:, None]
 

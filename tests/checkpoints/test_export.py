@@ -83,9 +83,10 @@ def test_a_written_model_comes_back(model, tmp_path):
     assert all(path.endswith("bias") and not np.any(np.asarray(flatten(back.params())[path])) for path in extra)
     unlike = dict(init=cfg.init, bias=cfg.bias, qkv_bias=cfg.qkv_bias)
     assert back.cfg.replace(**unlike) == cfg.replace(**_unused_reset(cfg))
-    # Else the model is the same by its weights and its configuration.
+    # Else the model is the same by its weights and its configuration. Additions of zero may be fused otherwise.
     if extra:
-        np.testing.assert_array_equal(logits(cfg, params)[1], logits(back.cfg, back.params())[1])
+        expected, found = (logits(*one)[1] for one in ((cfg, params), (back.cfg, back.params())))
+        assert np.abs(found - expected).max() <= 1e-5 * expected.std()
 
 
 def _unused_reset(cfg):
