@@ -305,7 +305,8 @@ def _aggregated(stack: Stack, n: Fields, values: Fields, weights: Weights, grid:
     summed = common * (grid.seen_nn @ values.within_nn @ grid.seen_nn.T)
     more_nn = _clustered(values, rho_within, grid) if weights.is_concentrated else apart_nn
     within = mean_nn * (summed + apart_nn * (1.0 - centered) + more_nn * (weights.boost_nn - 1.0))
-    variance = np.diag(mean_nn * (summed + apart_nn * (1.0 - centered) + more_nn * (weights.boost_n[:, None] - 1.0)))
+    more_nn = more_nn * (weights.boost_n[:, None] - 1.0)
+    variance = np.diag(mean_nn * (weights.total_n * summed + apart_nn * (1.0 - centered) + more_nn))
     at_same = attention_weights.common(values.cross_n - np.diag(values.cross_nn), grid)
     cross = mean_nn * common * (grid.seen_nn @ values.cross_nn @ grid.seen_nn.T + at_same)
     if stack.position_std > 0:
@@ -367,8 +368,8 @@ def _clustered(n: Fields, rho_nn: Array, grid: Grid) -> Array:
     total = pairs(n.within_nn, n.variance_n)
     mean = pairs(rho_nn, ones) / count
     tilt = pairs(n.within_nn * rho_nn, n.variance_n) - mean * total
-    # Of one key there is nothing to choose from.
-    return over(tilt, 1.0 - mean)
+    # One key is chosen against a sink alone, if at all.
+    return np.where(count > 1, over(tilt, 1.0 - mean), pairs(0 * rho_nn, n.variance_n - np.diag(n.within_nn)))
 
 
 def _averaged(n: Fields, amounts: tuple[Array, Array, Array, Array]) -> Array:
