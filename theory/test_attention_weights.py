@@ -40,6 +40,12 @@ def test_heads_choose_each_for_itself(heads: int) -> None:
     assert told == pytest.approx((boost**2 / heads + 1 - 1 / heads) / boost**2, rel=1e-3)
 
 
+def test_sequences_have_tokens_in_common_before_their_last_ones() -> None:
+    """Of 4 · 4 pairs of keys all but that of the two last ones hold one token with probability 1/V."""
+    update = first(4, vocabulary=8, embedding_std=1.0, logit_scale=0.0).update
+    assert update.cross_n[-1] / update.variance_n[0] == pytest.approx(15 / 16 / 8)
+
+
 def test_rows_of_one_variance_overlap_by_their_correlation() -> None:
     """Two sequences whose keys have their positions in common have weights in common; as of none it was 30% less."""
     drawn = np.random.default_rng(0).standard_normal((3, 20_000, 6))
