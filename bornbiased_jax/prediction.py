@@ -151,7 +151,7 @@ class Prediction(TypedDict):
     """Ends of the interval."""
     inter_cosine_by_layer_high: list[float]
     inter_cosine_seed_std_by_layer: list[float]
-    """Over seeds, for infinitely many inputs."""
+    """Over seeds, for infinitely many inputs that all end with tokens of their own."""
     inter_cosine_final: float
     inter_cosine_final_std: float
     inter_cosine_final_low: float

@@ -83,6 +83,8 @@ def diagram(cfg: ModelConfig, seq_len: int, num_inputs: int) -> Diagram:
 
     groups = dict(base.group_stds)
     logit_std = base.std("query", 0) * base.std("key", 0) * base.width * base.logit_scale
+    # Without attention, or with queries or keys of zeros, no scale makes logits differ.
+    logit_stds = LOGIT_STDS if base.attention and logit_std > 0 else (0.0,)
 
     def at_depth(scale: float, depth: float) -> Stack:
         return scaled(of_depth[int(depth)], dict.fromkeys(groups, scale))
@@ -100,7 +102,7 @@ def diagram(cfg: ModelConfig, seq_len: int, num_inputs: int) -> Diagram:
     return {
         "seq_len": seq_len,
         "depth": _plane(cell, at_depth, ("scale of all weights", SCALES), ("blocks", DEPTHS), None),
-        "attention": _plane(cell, at_attention, (logits, LOGIT_STDS), (strength, SCALES), num_layers),
+        "attention": _plane(cell, at_attention, (logits, logit_stds), (strength, SCALES), num_layers),
     }
 
 

@@ -117,3 +117,15 @@ def test_logits_behind_norms_of_queries_and_keys_are_scaled_themselves(monkeypat
     # Without a norm before attention its input decides too, which no single scale makes even.
     plane = trainability.diagram(CFG.replace(num_layers=1, norm="none"), 8, 4)["attention"]
     assert plane["x"] == "std of logits for inputs of unit variance"
+
+
+@pytest.mark.parametrize(
+    "changes", [{"attention": False}, {"init.query": "zeros"}, {"init.key": "zeros", "qk_norm": True}]
+)
+def test_logits_that_are_zero_have_one_column(changes, monkeypatch):
+    """The columns were those of LOGIT_STDS, all with the same numbers."""
+    for name, values in (("SCALES", (1.0,)), ("DEPTHS", (1,))):
+        monkeypatch.setattr(trainability, name, values)
+    plane = trainability.diagram(CFG.replace(num_layers=1, **changes), 8, 4)["attention"]
+    assert plane["x_values"] == [0.0] and len(plane["contraction"][0]) == 1
+    assert plane["entropy"] == [[pytest.approx(1.0) if "attention" not in changes else None]]

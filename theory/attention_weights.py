@@ -1,7 +1,7 @@
 """Moments of the attention weights at initialization, which are uniform but for the logits' small variance.
 
 A logit q·k/√K is, over heads, a Gaussian of variance Ω = (std²·D)², 0.094 at D = 768 but 0.67 at D = 2,048,
-and 1 under qk-norm. A part common to all keys cancels in the softmax; what differs between keys, Ω(1 − ρ)
+and 1 under qk-norm. A part common to all keys cancels in a softmax without a sink; what differs between keys, Ω(1 − ρ)
 for keys of mean cosine ρ, concentrates the weights: a sum of independent values has variance Σ a², not 1/t.
 Rotary positions are left out: they change which keys are favored, hardly by how much.
 
@@ -46,6 +46,8 @@ class Weights(NamedTuple):
     """E[a_t a_s]/(E[a_t]E[a_s]) of the weights that positions t ≠ s of one sequence give to one key."""
     apart_n: Array
     """Variance of a query's logits between the keys that it sees; of sigmoid attention, of all of a logit."""
+    total_n: Array
+    """E[A²]/E[A]² of the sum A of a query's weights: 1 but for a sink."""
     is_concentrated: bool = False
     """Whether a few keys have most of the weight."""
     series_kn: Array | None = None
@@ -113,13 +115,17 @@ def weights(
     logits, apart = _logit_variances(stack, layer, variance_n, rho_within_nn, grid, uniform)
     if stack.attention_kernel == "sigmoid":
         return _sigmoid(stack, logits)
-    extra = 1.0 if stack.sink_logit else 0.0
-    # Values that differ from one sink and from each other share the probability left over by the sink.
-    mean = 1.0 / (grid.reach + extra * np.exp(-logits / 2))
-    together = np.array(
-        [c * participation(int(c), float(np.round(v, 6))) for c, v in zip(grid.reach, apart, strict=True)]
-    )
-    alone = Weights(mean, together, np.ones_like(rho_within_nn), apart, bool(np.max(apart) > CONCENTRATED))
+    counts, apart_n = grid.reach.astype(int).tolist(), np.round(apart, 6).tolist()
+    if stack.sink_logit:
+        common_n = np.round(logits - apart, 6).tolist()
+        moments = map(softmax_rows.with_sink, counts, apart_n, common_n)
+        total, square, squares = np.array(list(moments)).T
+        mean, together, total_n = total / grid.reach, grid.reach * squares / total**2, square / total**2
+    else:
+        mean, total_n = 1.0 / grid.reach, np.ones_like(apart)
+        together = grid.reach * list(map(participation, counts, apart_n))
+    is_concentrated = bool(np.max(apart) > CONCENTRATED)
+    alone = Weights(mean, together, np.ones_like(rho_within_nn), apart, total_n, is_concentrated)
     return alone._replace(boost_nn=boost(alone, rho_within_nn, grid))
 
 
@@ -169,7 +175,8 @@ def _sigmoid(stack: Stack, logits_n: Array) -> Weights:
         series.append(value @ (w * row) / mean)
         rest = rest - series[-1] ** 2
     series.append(np.sqrt(np.maximum(rest, 0.0)))
-    return Weights(mean, square, np.ones((mean.size, mean.size)), logits_n, series_kn=np.array(series))
+    ones = np.ones_like(mean)
+    return Weights(mean, square, np.outer(ones, ones), logits_n, ones, series_kn=np.array(series))
 
 
 def sigmoid_sum(

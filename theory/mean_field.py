@@ -64,13 +64,14 @@ def embed(stack: Stack, grid: Grid) -> Fields:
     n = grid.nodes.size
     alike = np.full((n, n), token * repeats)
     pair_cnn = np.zeros((len(PARTS), n, n))
-    pair_cnn[PARTS.index((MEAN, OWN))] = place * token * (1.0 / stack.width + repeats)
-    pair_cnn[PARTS.index((OWN, OWN))] = token**2 * (1.0 / stack.width + repeats)
+    pair_cnn[PARTS.index((MEAN, OWN))] = place * token / stack.width
+    pair_cnn[PARTS.index((OWN, OWN))] = token**2 * (1.0 / stack.width + repeats * (1 - np.eye(n)))
     return Fields(
         np.full(n, token + place),
         alike,
         alike,
         np.full(n, place),
+        np.full(n, token + place),
         pair_cnn,
         np.zeros(n),
         np.full(n, 2 * token**2 / stack.width),

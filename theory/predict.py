@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from bornbiased_jax.theory import checks, finite_width, preference, seeds
+from bornbiased_jax.theory import checks, finite_width, preference, seeds, sublayers
 from bornbiased_jax.theory.activations import Array
 from bornbiased_jax.theory.logits import Scatter
 from bornbiased_jax.theory.mean_field import MeanFieldProfile, profile
@@ -29,7 +29,7 @@ class Contraction(NamedTuple):
     seed_std: Array
     """Over seeds, averaged over infinitely many inputs."""
     sampling_std: Array
-    """What N inputs add; 0 for infinitely many."""
+    """What N inputs, and tokens of V kinds, add; 0 for infinitely many."""
     theory_std: Array
     """Allowance for the neglected terms of second order in 1/D (``SECOND_ORDER``)."""
     low: Array
@@ -54,7 +54,8 @@ def contraction(profiled: MeanFieldProfile, num_inputs: int | None = None, cover
     """Compute mean, std and interval of the cosine, for one seed measured with ``num_inputs`` sequences.
 
     The measured value is (‖Σĥ‖² − N)/(N(N − 1)). Its variance given the seed is that of a U-statistic, 4 ζ/N
-    + 2 v/(N(N − 1)), with v the variance of a pair's cosine and ζ the part of it that one member explains.
+    + 2 v/(N(N − 1)), with v the variance of a pair's cosine and ζ the part of it that one member explains. Of random
+    tokens the fraction κ of an input's own part that its last token decides averages over V kinds: 1/N is 1/N + κ/V.
     Over seeds the cosine is ‖m‖²/(‖m‖² + rest) with ‖m‖² close to a Gamma distribution, hence the skewness (2 − 6ρ)
     std/(ρ(1 − ρ)); the interval takes quantiles of the Pearson III distribution with these three moments.
 
@@ -75,10 +76,10 @@ def contraction(profiled: MeanFieldProfile, num_inputs: int | None = None, cover
     over_seeds = seeds.fluctuations(profiled)
     bias = 0.0 if profiled.stack.gated_mlp else overlap.cosine_bias(rho)
     mean = np.clip(rho + bias + over_seeds.shift, -1.0, 1.0)
-    sampling = np.zeros_like(mean)
-    if num_inputs is not None:
-        single, pairs = overlap.lengths(rho).variance, overlap.cosine_variance(rho)
-        sampling = np.sqrt(4 * single / num_inputs + 2 * pairs / (num_inputs * (num_inputs - 1)))
+    once, twice = (0.0, 0.0) if num_inputs is None else (1 / num_inputs, 1 / (num_inputs * (num_inputs - 1)))
+    again = _decided(profiled) / (profiled.stack.vocabulary or np.inf)
+    single, pairs = overlap.lengths(rho).variance, overlap.cosine_variance(rho)
+    sampling = np.sqrt(4 * single * (once + again) + 2 * pairs * (twice + again * (2 * once + again)))
     beyond = SECOND_ORDER * np.abs(rho) * overlap.own
     total = np.sqrt(over_seeds.std**2 + sampling**2 + beyond**2)
     edge = rho * (1 - rho)
@@ -90,6 +91,12 @@ def contraction(profiled: MeanFieldProfile, num_inputs: int | None = None, cover
     return Contraction(
         mean, over_seeds.std, sampling, beyond, np.clip(low, -1.0, 1.0), np.clip(high, -1.0, 1.0), coverage
     )
+
+
+def _decided(profiled: MeanFieldProfile) -> Array:
+    """Return the fraction of an input's own part that its last token decides, [L + 1]."""
+    last = [(f.alike_n[-1] - f.cross_n[-1], f.variance_n[-1] - f.cross_n[-1]) for f in profiled.layers]
+    return np.clip(sublayers.over(*np.array(last).T), 0.0, 1.0)
 
 
 def _last_overlap(profiled: MeanFieldProfile) -> finite_width.Overlap:
@@ -109,8 +116,39 @@ def scatter(profiled: MeanFieldProfile) -> Scatter:
     rho = np.clip(profiled.inter_cosine, 0.0, 1.0)
     width, cosine, pair, single = profiled.stack.width, rho[-1], overlap.own[-1], overlap.lengths(rho).variance[-1]
     even = (1 - cosine) ** 2
-    anisotropy = max(float(width * pair / even), 1.0) if even > 0 else 1.0
+    # Of the pairs one in V has the last token in common, and what that decides.
+    repeats = _decided(profiled)[-1] ** 2 / (profiled.stack.vocabulary or np.inf)
+    anisotropy = max(float(width * (pair / even + repeats)), 1.0) if even > 0 else 1.0
     return Scatter(width if width > 1 else None, anisotropy, float(single / cosine) if cosine > ROUNDING else 0.0)
+
+
+def independent_inputs(
+    profiled: MeanFieldProfile, rho: float, num_inputs: int | None, own_fraction: float = 0.0
+) -> int | None:
+    """Count the independent inputs whose predictions vary as much as those of N with V last tokens.
+
+    Logits of two inputs correlate over tokens by their states' cosine, and two such fields have their largest entry in
+    common with the probability of ``expected_fraction`` at its square. Inputs that predict their own last token fall
+    on all tokens, however many have it: they count by their fraction of the leading token's inputs.
+
+    Args:
+        profiled: the stack.
+        rho: cosine of two inputs' final states.
+        num_inputs: N; None for infinitely many.
+        own_fraction: of the inputs that predict their own last token.
+
+    Returns:
+        N/(1 + (N − 1) a/V), a the probability that one last token decides what is predicted; None for infinitely many.
+    """
+    vocabulary, last = profiled.stack.vocabulary, profiled.layers[-1]
+    if vocabulary in (None, 1) or rho == 1 or not last.variance_n[-1] > 0:
+        return num_inputs
+    cosine = min(float(last.alike_n[-1] / last.variance_n[-1]), 1.0)
+    same, other, leading = (preference.expected_fraction(r, vocabulary) for r in (cosine**2, rho**2, rho))
+    leading = (1 - own_fraction) * leading / ((1 - own_fraction) * leading + own_fraction / vocabulary)
+    once = 0.0 if num_inputs is None else 1 / num_inputs
+    again = leading * max(same - other, 0.0) / ((1 - other) * vocabulary)
+    return round(1 / (once + (1 - once) * again)) if once + again > 0 else None
 
 
 def predict(
@@ -152,9 +190,9 @@ def predict(
     top1 = preference.top1_distribution(
         rho,
         vocabulary,
-        num_inputs,
+        independent_inputs(profiled, rho, num_inputs, own_fraction),
         rho_std=float(cosine.seed_std[-1]),
         last_token_fraction=own_fraction,
         **scatter(profiled)._asdict(),
     )
-    return Prediction(profiled, cosine, top1)
+    return Prediction(profiled, cosine, preference.recounted(top1, num_inputs, vocabulary))

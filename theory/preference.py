@@ -190,6 +190,28 @@ def top1_distribution(
     return _summary(counts, cdf, n, v, overlap, with_p=num_inputs is not None)
 
 
+def recounted(top1: TopFraction, num_inputs: int | None, vocab_size: int) -> TopFraction:
+    """Restate a distribution of the fraction as that of ``num_inputs`` inputs, some of which repeat each other.
+
+    Raises:
+        ValueError: num_inputs or vocab_size below 1.
+    """
+    if num_inputs is None:
+        return top1._replace(log10_p_mean=None, log10_p_p10=None, log10_p_p90=None)
+    table, factor = log10_p_values(num_inputs, vocab_size), num_inputs / top1.num_inputs
+
+    def log10_p(fraction: Array) -> Array:
+        return np.asarray(table[np.round(fraction * num_inputs).astype(int)])
+
+    return top1._replace(
+        counts=np.round(top1.counts * factor),
+        num_inputs=num_inputs,
+        log10_p_mean=float(np.diff(top1.cdf, prepend=0.0) @ log10_p(_middle(top1.counts) / top1.num_inputs)),
+        log10_p_p10=float(log10_p(np.array(top1.fraction_p10))),
+        log10_p_p90=float(log10_p(np.array(top1.fraction_p90))),
+    )
+
+
 def expected_overlap(
     rho: float,
     vocab_size: int,
@@ -324,11 +346,15 @@ def _rival_rates(g: LeaderMoments, scale: int, p: Array, n: float, log_rate: Arr
     return result
 
 
-def _summary(counts: Array, cdf: Array, n: int, v: int, overlap: float, with_p: bool) -> TopFraction:
-    mass = np.diff(cdf, prepend=0.0)
-    # A cell of several counts is represented by its middle.
+def _middle(counts: Array) -> Array:
+    """Return the counts by which cells of several are represented."""
     middle = (counts + np.concatenate([[0.0], counts[:-1] + 1])) / 2
     middle[0] = counts[0]
+    return np.asarray(middle)
+
+
+def _summary(counts: Array, cdf: Array, n: int, v: int, overlap: float, with_p: bool) -> TopFraction:
+    mass, middle = np.diff(cdf, prepend=0.0), _middle(counts)
     mean = float(np.sum(mass * middle))
     std = float(np.sqrt(max(np.sum(mass * middle**2) - mean**2, 0.0)))
     p10, p50, p90 = (float(counts[np.searchsorted(cdf, q * cdf[-1])]) for q in (0.1, 0.5, 0.9))

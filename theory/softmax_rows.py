@@ -50,15 +50,65 @@ def participation(count: int, variance: float) -> float:
     0.588
     """
     count, variance = checks.whole(count, "count"), checks.finite(variance, "variance")
-    _refuse_large(variance)
-    scale, reach = np.sqrt(variance), np.sqrt(2 * (np.log(count) + 40))  # All of the logits lie within the reach.
-    z, w = quadrature.normal_lattice(float(scale), float(reach))
-    log_y = np.arange(-16 - np.log(count) - reach * scale, 4 + reach * scale, PARTICIPATION_STEP)
-    exp_logit = np.exp(scale * z)
-    complement = -np.expm1(-np.outer(np.exp(log_y), exp_logit))
+    log_y, w, exp_logit, complement = _factors(count, variance)
     squared = (1 - complement) @ (w * exp_logit**2)
     remaining = np.exp((count - 1) * np.log1p(-np.minimum(complement @ w, 1 - 1e-16)))
     return float(count * np.sum(np.exp(2 * log_y) * squared * remaining) * PARTICIPATION_STEP)
+
+
+def _factors(count: int, variance: float, below: float = 0.0) -> tuple[Array, Array, Array, Array]:
+    """Return nodes of ln y, so much further down, and over those of a logit λ weights, e^λ and 1 − e^(−y e^λ)."""
+    _refuse_large(variance)
+    scale, reach = np.sqrt(variance), np.sqrt(2 * (np.log(count) + 40))  # All of the logits lie within the reach.
+    z, w = quadrature.normal_lattice(float(scale), float(reach))
+    log_y = np.arange(-16 - below - np.log(count) - reach * scale, 4 + reach * scale, PARTICIPATION_STEP)
+    exp_logit = np.exp(scale * z)
+    return log_y, w, exp_logit, -np.expm1(-np.outer(np.exp(log_y), exp_logit))
+
+
+class WithSink(NamedTuple):
+    """Moments of a row of weights next to a logit of 0 that takes a part of them."""
+
+    mean: float
+    """E A, A the sum of the weights."""
+    square: float
+    """E A²."""
+    participation: float
+    """E Σ a²."""
+
+
+@functools.lru_cache(maxsize=4096)
+def with_sink(count: int, variance: float, common: float) -> WithSink:
+    """Compute moments of a softmax over ``count`` logits and a further one of 0.
+
+    The integrals are those of :func:`participation`, times E e^(−y e^(−c)): divided by e^c of their common part, the
+    logits are independent and the further one is −c.
+
+    Args:
+        count: logits.
+        variance: of each logit around their common part.
+        common: variance of what they have in common, which a softmax without a sink does not see.
+
+    Raises:
+        ValueError: count below 1, a variance outside 0 to ``LARGEST_VARIANCE``, both together above it.
+
+    >>> [round(moment, 6) for moment in with_sink(3, 0.0, 0.0)]  # 3/4, its square, 3/16
+    [0.75, 0.5625, 0.1875]
+    """
+    count, variance = checks.whole(count, "count"), checks.finite(variance, "variance")
+    common = checks.finite(common, "common")
+    _refuse_large(variance + common)
+    c, w_c = quadrature.normal_lattice(float(np.sqrt(common)))
+    # The mean falls off as y where the others fall off as y²; a sink of e^(−c) moves all of them.
+    log_y, w, exp_logit, complement = _factors(count, variance, 16 + quadrature.REACH * float(np.sqrt(common)))
+    y = np.exp(log_y)
+    kept = np.exp(-np.outer(y, np.exp(np.sqrt(common) * c))) @ w_c * PARTICIPATION_STEP
+    once, twice = ((1 - complement) @ (w * exp_logit**k) for k in (1, 2))
+    log_rest = np.log1p(-np.minimum(complement @ w, 1 - 1e-16))
+    one_gone, two_gone = (np.exp(max(count - k, 0) * log_rest) for k in (1, 2))
+    squares = float(count * np.sum(kept * y**2 * twice * one_gone))
+    pairs = float(count * (count - 1) * np.sum(kept * y**2 * once**2 * two_gone))
+    return WithSink(float(count * np.sum(kept * y * once * one_gone)), squares + pairs, squares)
 
 
 @functools.lru_cache(maxsize=16_384)

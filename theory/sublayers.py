@@ -29,6 +29,8 @@ class Fields(NamedTuple):
     """(1/D) E[x_t·x'_s] of two sequences, t ≠ s (likewise on its diagonal)."""
     cross_n: Array
     """(1/D) E[x_t·x'_t]: differs from the diagonal of ``cross_nn`` when position vectors are learned."""
+    alike_n: Array
+    """The same where the two sequences have one token in common, at t."""
     pair_cnn: Array
     """Variances, from pair to pair of sequences, of (1/D) a_t·b'_s for each of PARTS: order 1/D.
 
@@ -70,6 +72,7 @@ class Fields(NamedTuple):
             self.within_nn * scale_nn,
             self.cross_nn * scale_nn,
             self.cross_n * scale_n**2,
+            self.alike_n * scale_n**2,
             self.pair_cnn * scale_nn**2,
             self.skew_n * scale_n**4,
             self.length_n * scale_n**4,
@@ -172,7 +175,8 @@ def feed_forward(stack: Stack, layer: int, source: Fields, stream: Fields, finit
     skew, longer = (zero_n, zero_n), (2 * _diagonal(pair), 2 * _diagonal(aligned))
     if normed and not stack.gated_mlp:
         skew, longer = _lengths(kernel, n, source, slope_n, out**2 / stack.mlp_width)
-    update = Fields(out * kernel.variance(), within, cross, value_n, pair, skew[0], longer[0])
+    alike_n = out * kernel.expand(correlation(n.alike_n, n))[0]
+    update = Fields(out * kernel.variance(), within, cross, value_n, alike_n, pair, skew[0], longer[0])
     return Sublayer(
         kind="mlp",
         layer=layer,
@@ -225,6 +229,8 @@ def attend(stack: Stack, layer: int, source: Fields, stream: Fields, grid: Grid,
     shared = attention_weights.common(n.cross_n - np.diag(n.cross_nn), grid)
     values = _gated_values(stack, layer, n) if stack.value_gate else n
     variance, within, cross = _aggregated(stack, n, values, weights, grid)
+    is_centered = stack.attention_kernel == "centred"
+    alike = np.diag(cross) + (0.0 if is_centered else weights.mean_n**2) * (values.alike_n - values.cross_n)
 
     # Through W_V, what follows the aggregation, the gate and W_O.
     value_variance = stack.std("value", layer) ** 2 * stack.width
@@ -235,13 +241,14 @@ def attend(stack: Stack, layer: int, source: Fields, stream: Fields, grid: Grid,
         within = within * attention_weights.gate_dual(rho_within, std[:, None], std[None, :])
         cross = cross * attention_weights.gate_dual(rho_cross, std[:, None], std[None, :])
         variance = variance * attention_weights.gate_dual(np.ones_like(std), std, std)
+        alike = alike * attention_weights.gate_dual(correlation(n.alike_n, n), std, std)
     factor = np.sqrt(value_variance * stack.query_width) * stack.std("output", layer) * after
     zero_parts, zeros = np.zeros((len(PARTS), *within.shape)), np.zeros_like(variance)
-    raw = Fields(variance, within, cross, np.diag(cross).copy(), zero_parts, zeros, zeros).scaled(factor)
+    raw = Fields(variance, within, cross, np.diag(cross).copy(), alike, zero_parts, zeros, zeros).scaled(factor)
 
     # Products of one pair of sequences have, over positions, covariance τ R[t, t'] R[s, s'], R the covariance
     # within a sequence, for each kind of part: so those of averages follow from R alone.
-    weight = weights.mean_n * factor * halved * (stack.attention_kernel != "centred")
+    weight = weights.mean_n * factor * halved * (not is_centered)
     # Heads choose among keys each for itself: the square of a product's mean over heads has a boost for one head in H.
     boost_n = np.sqrt(1.0 + (weights.boost_n**2 - 1.0) / stack.num_heads)
     seen_by_own = np.diag(excess_nn - shared) * boost_n
@@ -305,8 +312,12 @@ def _aggregated(stack: Stack, n: Fields, values: Fields, weights: Weights, grid:
     summed = common * (grid.seen_nn @ values.within_nn @ grid.seen_nn.T)
     more_nn = _clustered(values, rho_within, grid) if weights.is_concentrated else apart_nn
     within = mean_nn * (summed + apart_nn * (1.0 - centered) + more_nn * (weights.boost_nn - 1.0))
-    variance = np.diag(mean_nn * (summed + apart_nn * (1.0 - centered) + more_nn * (weights.boost_n[:, None] - 1.0)))
-    at_same = attention_weights.common(values.cross_n - np.diag(values.cross_nn), grid)
+    more_nn = more_nn * (weights.boost_n[:, None] - 1.0)
+    variance = np.diag(mean_nn * (weights.total_n * summed + apart_nn * (1.0 - centered) + more_nn))
+    # Two sequences have one token in common at a position before the last with probability 1/V, at the last never.
+    repeated_n = (values.alike_n - values.cross_n) / (stack.vocabulary or np.inf)
+    at_same = attention_weights.common(values.cross_n - np.diag(values.cross_nn) + repeated_n, grid)
+    at_same = at_same - np.diag(repeated_n)
     cross = mean_nn * common * (grid.seen_nn @ values.cross_nn @ grid.seen_nn.T + at_same)
     if stack.position_std > 0:
         # What two keys of one position share beyond two others, of what two keys of one sequence do not.
@@ -347,6 +358,7 @@ def _gated_values(stack: Stack, layer: int, n: Fields) -> Fields:
         within_nn=gated(n.within_nn),
         cross_nn=gated(n.cross_nn),
         cross_n=gated(n.cross_n),
+        alike_n=gated(n.alike_n),
     )
 
 
@@ -367,8 +379,8 @@ def _clustered(n: Fields, rho_nn: Array, grid: Grid) -> Array:
     total = pairs(n.within_nn, n.variance_n)
     mean = pairs(rho_nn, ones) / count
     tilt = pairs(n.within_nn * rho_nn, n.variance_n) - mean * total
-    # Of one key there is nothing to choose from.
-    return over(tilt, 1.0 - mean)
+    # One key is chosen against a sink alone, if at all.
+    return np.where(count > 1, over(tilt, 1.0 - mean), pairs(0 * rho_nn, n.variance_n - np.diag(n.within_nn)))
 
 
 def _averaged(n: Fields, amounts: tuple[Array, Array, Array, Array]) -> Array:
@@ -417,6 +429,7 @@ def add(stack: Stack, sublayer: Sublayer) -> Fields:
         within_nn=old.within_nn + update.within_nn,
         cross_nn=old.cross_nn + update.cross_nn,
         cross_n=old.cross_n + update.cross_n,
+        alike_n=old.alike_n + update.alike_n,
         pair_cnn=pair + old.pair_cnn + np.stack(crossed) + 2 * sublayer.aligned_cnn * post_nn,
         skew_n=old.skew_n + update.skew_n + sublayer.aligned_skew_n * post**2,
         length_n=old.length_n + length + 2 * _diagonal(np.stack(crossed)) + 2 * sublayer.aligned_length_n * post**2,

@@ -9,7 +9,7 @@ from scipy import special
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.prediction import stack_of
 from bornbiased_jax.theory.mean_field import Stack, profile
-from bornbiased_jax.theory.softmax_rows import participation, row_overlap
+from bornbiased_jax.theory.softmax_rows import participation, row_overlap, with_sink
 from bornbiased_jax.theory.sublayers import Sublayer
 from theory.test_blocks import ERRORS, excess, measure, predicted
 
@@ -40,6 +40,12 @@ def test_heads_choose_each_for_itself(heads: int) -> None:
     assert told == pytest.approx((boost**2 / heads + 1 - 1 / heads) / boost**2, rel=1e-3)
 
 
+def test_sequences_have_tokens_in_common_before_their_last_ones() -> None:
+    """Of 4 · 4 pairs of keys all but that of the two last ones hold one token with probability 1/V."""
+    update = first(4, vocabulary=8, embedding_std=1.0, logit_scale=0.0).update
+    assert update.cross_n[-1] / update.variance_n[0] == pytest.approx(15 / 16 / 8)
+
+
 def test_rows_of_one_variance_overlap_by_their_correlation() -> None:
     """Two sequences whose keys have their positions in common have weights in common; as of none it was 30% less."""
     drawn = np.random.default_rng(0).standard_normal((3, 20_000, 6))
@@ -67,6 +73,31 @@ def test_sigmoids_of_keys_that_are_alike_add_up() -> None:
     fields = dict(vocabulary=2, embedding_std=1.0, attention_kernel="sigmoid", max_seq_len=8)
     sublayer = first(2, **fields, group_stds=(("query", (0.25,)), ("key", (0.125,))))
     assert sublayer.aggregated_n[1] / sublayer.aggregated_n[0] == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize("scale", [1.0, 3.0])
+def test_a_sink_leaves_a_part_of_the_weights(scale: float) -> None:
+    """One key has half of them in the mean, not e^(Ω/2) of what the sink has: values' variance was 33% too large."""
+    drawn = np.random.default_rng(0).standard_normal((3, 200_000)) * math.sqrt(0.5)
+    logits = scale * (drawn[:2] + drawn[2])
+    alone, (one, two, _) = special.expit(logits[0]), special.softmax([*logits, 0 * logits[0]], axis=0)
+    expected = np.mean(alone**2), np.mean(one**2 + two**2 + one * two)
+    fields = dict(vocabulary=2, embedding_std=1.0, sink_logit=True, logit_scale=scale)
+    np.testing.assert_allclose(first(2, **fields).aggregated_n, expected, rtol=0.01)
+
+
+def test_moments_of_weights_next_to_a_sink() -> None:
+    z, w = np.polynomial.hermite_e.hermegauss(60)
+    for variance, common in ((1.0, 0.0), (0.5, 0.5), (0.0, 1.0)):
+        mean, square, participation = with_sink(1, variance, common)
+        expected = [special.expit(z) ** k @ w / w.sum() for k in (1, 2)]
+        np.testing.assert_allclose([mean, square, participation], [*expected, expected[1]], rtol=1e-10)
+    drawn = np.random.default_rng(0).standard_normal((100_000, 5))
+    logits = np.column_stack([math.sqrt(3) * drawn[:, :4] + drawn[:, 4:], np.zeros(len(drawn))])
+    weights = special.softmax(logits, axis=1)[:, :4]
+    total = weights.sum(axis=1)
+    for told, sample in zip(with_sink(4, 3.0, 1.0), (total, total**2, (weights**2).sum(axis=1)), strict=True):
+        assert abs(told - sample.mean()) < ERRORS * sample.std() / math.sqrt(sample.size)
 
 
 def test_gated_values_have_a_mean() -> None:

@@ -3,6 +3,7 @@
 The measurements are those of ``test_blocks``, and so are the stated errors.
 """
 
+import dataclasses
 from collections.abc import Callable
 
 import numpy as np
@@ -16,7 +17,7 @@ from bornbiased_jax.prediction import stack_of
 from bornbiased_jax.theory import finite_width, positions, seeds
 from bornbiased_jax.theory.attention_weights import participation
 from bornbiased_jax.theory.mean_field import profile
-from bornbiased_jax.theory.predict import SECOND_ORDER, contraction, predict
+from bornbiased_jax.theory.predict import SECOND_ORDER, contraction, independent_inputs, predict
 from bornbiased_jax.theory.quadrature import normal_nodes
 from theory.test_blocks import (
     CASES,
@@ -119,6 +120,21 @@ def test_std_over_seeds() -> None:
     assert np.all(np.abs(ratio - 1) < error + SECOND_ORDER * 2 / 128)
     # Without the neurons' and the projection's randomness nothing like it comes out.
     assert np.all(cosines_SL.std(axis=0, ddof=1) / theory.sampling_std[1:] > 1 + 2 * error)
+
+
+def test_single_tokens_are_as_many_inputs_as_there_are_tokens() -> None:
+    """At T = 1 endless inputs of V tokens are V vectors, all different: the same mean, std and interval."""
+    stack = stack_of(CONTROL, tokens=False)
+    few, endless = 512, dataclasses.replace(stack, vocabulary=512)
+    drawn, repeated = contraction(profile(stack, 1), few), contraction(profile(endless, 1))
+    for expected, told in zip(drawn, repeated, strict=True):
+        np.testing.assert_allclose(told, expected, rtol=0.01)  # What is left out is 1/V of what is of order 1/D.
+    # And of N inputs as many are independent as there are tokens and inputs in series.
+    assert independent_inputs(profile(endless, 1), 0.1, None) == few
+    assert independent_inputs(profile(endless, 1), 0.1, few) == round(few / (2 - 1 / few))
+    assert independent_inputs(profile(stack, 1), 0.1, few) == few
+    # All of them count where each predicts its own token: as repeated, a tied head's top-1 fraction was twice as large.
+    assert independent_inputs(profile(endless, 1), 0.1, few, 1.0) == few
 
 
 @pytest.mark.nightly

@@ -274,6 +274,17 @@ def test_no_layers_is_the_embedding() -> None:
     np.testing.assert_allclose(placed.intra_cosine, 4 / 13 / 50)
 
 
+def test_products_of_tokens_and_positions_vary_alike_in_any_vocabulary() -> None:
+    """By 1/D: positions are no tokens, of which one in V is the same; 1/V more was added."""
+    width, count = 64, 100
+    rng = np.random.default_rng(0)
+    tables, places = rng.standard_normal((500, count, width)), rng.standard_normal((500, width))
+    drawn = np.mean(np.einsum("nvd,nd->nv", tables - tables.mean(axis=1, keepdims=True), places) ** 2) / width**2
+    stack = gpt2(1, width, num_layers=0, embedding_std=1.0, position_std=1.0, vocabulary=count)
+    # The standard error of 500 tables is 1%, and the table's mean takes out 1/V.
+    assert profile(stack, 3).layers[0].overlap().lean * 4 == pytest.approx(np.full((3, 3), drawn), rel=0.05)
+
+
 def test_a_stream_that_vanishes_is_refused() -> None:
     """No norm, no residual, B.1's scaling: the variance falls by 1e-4 to 1e-8 a layer, and float32 loses it, too."""
     bare = dict(norm="none", residual=False, attention=False, activation="relu")

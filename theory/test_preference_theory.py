@@ -328,6 +328,17 @@ def test_tied_fraction_at_initialization_is_small_and_is_lost_to_the_top1_token(
     assert tied.fraction_mean == pytest.approx(0.9 * untied.fraction_mean, rel=0.02)
 
 
+def test_a_fraction_is_restated_for_more_inputs() -> None:
+    fraction = preference.top1_distribution(0.1, 300, 500)
+    same, twice, endless = (preference.recounted(fraction, count, 300) for count in (500, 1000, None))
+    assert same.log10_p_mean == pytest.approx(fraction.log10_p_mean)
+    assert (same.log10_p_p10, same.log10_p_p90) == (fraction.log10_p_p10, fraction.log10_p_p90)
+    np.testing.assert_array_equal(same.counts, fraction.counts)
+    assert (twice.fraction_p90, twice.num_inputs, twice.counts[-1]) == (fraction.fraction_p90, 1000, 1000)
+    assert twice.log10_p_p90 == preference.log10_p_value(round(1000 * fraction.fraction_p90), 1000, 300)
+    assert endless.log10_p_mean is None and endless.fraction_mean == fraction.fraction_mean
+
+
 @pytest.mark.parametrize(
     ("call", "word"),
     [

@@ -177,6 +177,31 @@ def test_predicted_cosines_hold_the_measured_ones(name):
     assert outside.sum() <= 2, (measured.mean(axis=0), predicted["inter_cosine_by_layer"])
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("vocab_size", nightly_except([16, 128], 128))
+def test_more_inputs_than_tokens(vocab_size):
+    """Inputs that end with one token repeat each other: as if independent, intervals held few seeds."""
+    shape = dict(num_layers=2, d_model=64, num_heads=4, d_ff=192, init="normal-0.02", tie_embeddings=False)
+    cfg, seeds, length, num_inputs = preset("gpt2-tiny", vocab_size=vocab_size, **shape), 24, 4, 300
+    if vocab_size == 128:
+        cfg = cfg.replace(**{"init.embedding": "normal:1.0"})
+    predicted = predict(cfg, length, num_inputs=num_inputs)
+    inputs = [random_tokens(num_inputs, length, vocab_size, seed) for seed in range(seeds)]
+    records = [
+        next(iter(probe(untrained(cfg, fixed_embedding_seed=None), [seed], tokens)))
+        for seed, tokens in enumerate(inputs)
+    ]
+    measured = np.array([record["contraction"]["inter_cosine_by_layer"] for record in records])
+    low, high = (np.array(predicted[f"inter_cosine_by_layer_{end}"]) for end in ("low", "high"))
+    # Three or more of 24 have probability 2e-3 at 99%.
+    assert ((measured < low) | (measured > high)).any(axis=1).sum() <= 2
+    error = 4 * measured.std(axis=0, ddof=1) / math.sqrt(seeds)
+    assert np.all(np.abs(measured.mean(axis=0) - predicted["inter_cosine_by_layer"]) < error)
+    fractions = np.array([record["preference"]["top1_share"] for record in records])
+    error = 4 * fractions.std(ddof=1) / math.sqrt(seeds)
+    assert abs(fractions.mean() - predicted["top1_share_mean"]) < error
+
+
 PUBLISHED = {
     "ReLU": (0.576, dict(activation="relu", init="normal-0.02")),
     "ReLU balanced": (0.0064, dict(activation="relu", init="normal-0.02-balanced")),
