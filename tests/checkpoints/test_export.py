@@ -85,7 +85,7 @@ def test_a_written_model_comes_back(model, tmp_path):
     assert back.cfg.replace(**unlike) == cfg.replace(**_unused_reset(cfg))
     # Else the model is the same by its weights and its configuration. Additions of zero may be fused otherwise.
     if extra:
-        expected, found = (logits(*one)[1] for one in ((cfg, params), (back.cfg, back.params())))
+        expected, found = (logits(*pair)[1] for pair in ((cfg, params), (back.cfg, back.params())))
         assert np.abs(found - expected).max() <= 1e-5 * expected.std()
 
 
