@@ -203,9 +203,14 @@ def recounted(top1: TopFraction, num_inputs: int | None, vocab_size: int) -> Top
     def log10_p(fraction: Array) -> Array:
         return np.asarray(table[np.round(fraction * num_inputs).astype(int)])
 
+    # Quantiles of a count are counts.
+    low, middle, high = np.round(np.array([top1.fraction_p10, top1.fraction_p50, top1.fraction_p90]) * num_inputs)
     return top1._replace(
         counts=np.round(top1.counts * factor),
         num_inputs=num_inputs,
+        fraction_p10=low / num_inputs,
+        fraction_p50=middle / num_inputs,
+        fraction_p90=high / num_inputs,
         log10_p_mean=float(np.diff(top1.cdf, prepend=0.0) @ log10_p(_middle(top1.counts) / top1.num_inputs)),
         log10_p_p10=float(log10_p(np.array(top1.fraction_p10))),
         log10_p_p90=float(log10_p(np.array(top1.fraction_p90))),

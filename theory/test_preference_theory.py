@@ -337,6 +337,9 @@ def test_a_fraction_is_restated_for_more_inputs() -> None:
     assert (twice.fraction_p90, twice.num_inputs, twice.counts[-1]) == (fraction.fraction_p90, 1000, 1000)
     assert twice.log10_p_p90 == preference.log10_p_value(round(1000 * fraction.fraction_p90), 1000, 300)
     assert endless.log10_p_mean is None and endless.fraction_mean == fraction.fraction_mean
+    # Quantiles of a count of inputs are such counts.
+    other = preference.recounted(preference.top1_distribution(0.1, 300, 961), 1000, 300)
+    assert {other.fraction_p10, other.fraction_p50, other.fraction_p90} <= {count / 1000 for count in range(1001)}
 
 
 @pytest.mark.parametrize(
