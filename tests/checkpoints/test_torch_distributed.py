@@ -85,6 +85,21 @@ def test_description_that_would_run_code_is_refused_and_runs_none(tmp_path):
     assert not (tmp_path / "written").exists()
 
 
+def test_an_enumeration_that_is_looked_up_by_name_is_read_and_other_attributes_are_not(saved, tmp_path, monkeypatch):
+    """Python 3.11.0 to 3.11.3 write members of enumerations as calls of getattr."""
+    kind = dcp.metadata._MEM_FORMAT_ENCODING
+    monkeypatch.setattr(kind, "__reduce_ex__", lambda member, _: (getattr, (kind, member.name)))
+    shutil.copytree(saved / "step-7", tmp_path / "step")
+    metadata = tmp_path / "step" / ".metadata"
+    metadata.write_bytes(pickle.dumps(pickle.loads(metadata.read_bytes())))
+    assert b"getattr" in metadata.read_bytes()
+    assert locate(metadata).keys() == locate(saved / "step-7" / ".metadata").keys()
+    monkeypatch.setattr(kind, "__reduce_ex__", lambda *_: (getattr, (dcp.metadata.Metadata, "__init__")))
+    metadata.write_bytes(pickle.dumps(pickle.loads(metadata.read_bytes())))
+    with pytest.raises(InputError, match="corrupted"):
+        locate(metadata)
+
+
 def test_missing_and_short_shards_are_named(saved, tmp_path):
     for name, content in ((path.name, path.read_bytes()) for path in (saved / "step-7").iterdir()):
         (tmp_path / name).write_bytes(content)

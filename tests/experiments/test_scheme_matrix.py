@@ -59,7 +59,7 @@ def test_that_many_pairs_find_the_difference_in_four_of_five_trials(std):
 def test_notes_state_how_many_seeds_each_number_is_of():
     record = results.committed("scheme_matrix", "laptop")
     traced = {sum(seed["z"] is not None for seed in row["by_seed"]) for row in record["result"]["rows"]}
-    assert traced == {2} and "mean over the first 2 of them" in tables(record)[2].note
+    assert traced == {2} and "mean over the first 2 seeds." in tables(record)[2].note
     record = results.committed("figure6", "paper")
     (note,) = [table.note for table in figure6.tables(record)]
     # One σ a block, that of the first seed, and a cosine of each.

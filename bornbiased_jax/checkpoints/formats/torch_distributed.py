@@ -35,8 +35,11 @@ _ALLOWED = frozenset(
         *(("torch", name) for name in _KINDS),
         *((module, "PosixPath") for module in ("pathlib", "pathlib._local")),
         ("collections", "OrderedDict"),
+        # How Python 3.11.0 to 3.11.3 write a member of an enumeration, which is not looked up either.
+        ("builtins", "getattr"),
     }
 )
+_ENUMERATION = (f"{_MODULE}.metadata", "_MEM_FORMAT_ENCODING")
 # What trainers save next to the model, and under which names they save the model.
 _NO_MODEL = re.compile(r"(optim|optimizer|lr_scheduler|scheduler|train_state|dataloader|trainer|rng)(\.|_|$)")
 _OF_MODEL = ("model.", "state_dict.", "module.")
@@ -101,6 +104,8 @@ def locate(path: Path) -> dict[str, Tensor]:
 
 def _rebuilt(function: Name, arguments: tuple[Any, ...]) -> object:
     """Return sizes as a tuple; everything else that is called says nothing about numbers."""
+    if function.name == "getattr" and arguments[:1] != (_ENUMERATION,):
+        raise ValueError("an attribute of no enumeration")
     if function.name == "Size":
         return tuple(arguments[0])
     return {} if function.name == "OrderedDict" else TorchRecord(function.name)
