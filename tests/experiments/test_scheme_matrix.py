@@ -64,4 +64,4 @@ def test_notes_state_how_many_seeds_each_number_is_of():
     (note,) = [table.note for table in figure6.tables(record)]
     # One σ a block, that of the first seed, and a cosine of each.
     assert {np.shape(row["std_by_layer"]) for row in record["result"]["norms"]} == {(12,)}
-    assert "enters GELU, seed 42." in note and "mean of 2 seeds" in note
+    assert "enter GELU, seed 42;" in note and "mean of 2 seeds" in note
