@@ -28,6 +28,8 @@ SIGNIFICANCE = 0.01
 """Below this p a fit counts as rejected."""
 WRONG = 1.25
 """A negative control: the same test of fit, of theory with its cosine multiplied by this."""
+# Words depend on it, and no number.
+_CHANGED_FOR = settings.CHANGED_FOR
 
 
 def distribution_function(fraction: TopFraction, counts: np.ndarray) -> np.ndarray:
@@ -232,9 +234,9 @@ def _unseen(record: Record) -> str:
 def _changed(record: Record) -> str:
     """Name the row that the theory was changed for, as a sentence, where the record has it."""
     groups = [outcome["group"] for outcome in record["result"]["groups"]]
-    if settings.CHANGED_FOR not in groups:
+    if _CHANGED_FOR not in groups:
         return ""
-    row = f"The row of {probing.name_of(settings.CHANGED_FOR)} is no test of the theory"
+    row = f"The row of {probing.name_of(_CHANGED_FOR)} is no test of the theory"
     return f" {row}: an earlier one, with even scatter, failed there and was changed for it."
 
 
