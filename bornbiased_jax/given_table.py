@@ -105,5 +105,6 @@ def _top1(cfg: ModelConfig, stack: Stack, seq_len: int, num_inputs: int, seed: i
     fractions = fractions_given_head(
         head_VD, Common(common_D, part), rho, rho_std, scatter(mean_field), counted, own_fraction=own_fraction
     )
-    low, high = np.quantile(fractions, [0.1, 0.9], method="inverted_cdf")
+    # Quantiles of a count of inputs are such counts.
+    low, high = np.round(np.quantile(fractions, [0.1, 0.9], method="inverted_cdf") * num_inputs) / num_inputs
     return Given(float(fractions.mean()), float(low), float(high))

@@ -72,6 +72,8 @@ def test_the_scale_of_the_embedding_counts():
     measured = np.mean([record["preference"]["top1_share"] for record in records])
     assert abs(band.mean / measured - 1) < 0.1
     assert abs(band.mean / predict(cfg, 8, num_inputs=2000)["top1_share_mean"] - 1) < 0.1
+    # Fractions of 2,000 inputs, though fewer are independent.
+    assert all(round(2000 * fraction) / 2000 == fraction for fraction in band[1:])
 
 
 @pytest.mark.parametrize(
