@@ -260,21 +260,24 @@ def is_complete(
     digest: str | None = None,
 ) -> bool:
     """Check whether the record at a path is a finished one of exactly this run, as written, on data of this digest."""
-    if not path.exists():
-        return False
-    try:
-        record = io.read_json(path)
-    except InputError:
-        return False
+    record = _stored(path)
     expected = {**_identity(experiment, scale, data), "status": "complete"}
     return (
-        isinstance(record, dict)
-        and all(record.get(key) == value for key, value in expected.items())
+        all(record.get(key) == value for key, value in expected.items())
         and record.get("digest") == content_digest(record)
         and record["provenance"]["precision"] == experiment.precision_by(precision)
         and record["provenance"].get("data_digest") == digest
         and is_current(record, experiment)
     )
+
+
+def _stored(path: Path) -> Record:
+    """Read what lies in a record's place; empty where nothing does, or no record."""
+    try:
+        record = io.read_json(path)
+    except InputError:
+        return {}
+    return record if isinstance(record, dict) else {}
 
 
 def is_current(record: Record, experiment: Experiment) -> bool:
@@ -344,19 +347,17 @@ def _run(experiment: Experiment, context: Context, folder: Folder, digest: str |
     if os.path.lexists(folder.path / name) and not folder.owns(name) and not folder.overwrite:
         moved_path = io.set_aside(folder.path / name)
         progress.warn(f"{folder.path / name} was corrupted or changed: set aside as {moved_path.name}, and made again")
-    elif _is_of_another_run(folder.path / name, context):
+    elif _is_of_another_run(_stored(folder.path / name), context):
         moved_path = io.set_aside(folder.path / name, EARLIER)
         progress.note(f"{folder.path / name} was finished on another scale or data: kept as {moved_path.name}")
     folder.write_json(name, record)
     return failure
 
 
-def _is_of_another_run(path: Path, context: Context) -> bool:
+def _is_of_another_run(record: Record, context: Context) -> bool:
     """Check for a finished record of another scale or other data, which may have taken hours."""
-    if not path.exists():
-        return False
-    record = io.read_json(path)
-    return record["status"] == "complete" and (record["scale"], record["data"]) != (context.scale, context.data)
+    is_same = (record.get("scale"), record.get("data")) == (context.scale, context.data)
+    return record.get("status") == "complete" and not is_same
 
 
 def corpora_of(value: object) -> dict[str, str]:

@@ -465,6 +465,15 @@ def test_a_finished_record_of_another_scale_is_kept(catalogue, tmp_path, capsys)
     assert [path.name for path in (tmp_path / "records").glob("*.earlier*")] == ["one.json.earlier"]
 
 
+@pytest.mark.parametrize("content", ["{torn", "[]", "{}"])
+def test_a_foreign_record_is_replaced_where_that_is_asked_for(catalogue, tmp_path, content):
+    catalogue.add("one")
+    (tmp_path / "records").mkdir()
+    (tmp_path / "records" / "one.json").write_text(content)
+    assert reproduce(["one"], "smoke", tmp_path, quiet=True, overwrite=True).done == ("one",)
+    assert record(tmp_path, "one")["status"] == "complete"
+
+
 def test_the_page_grows_with_the_records(catalogue, tmp_path, capsys):
     """The second experiment finds a page that shows the first."""
     observed = []
