@@ -60,7 +60,7 @@ def code_digest(compute: Callable[..., Any]) -> str:
     except TypeError:
         source = None
     # Python 3.13 names "<string>" for code that was made of one.
-    if source is None or not Path(source).exists():
+    if source is None or source.startswith("<"):
         raise InputError(f"{compute.__qualname__} has no source file to take a digest of: define it in a module")
     return _digest(compute.__module__, ROOT, Path(source))
 
