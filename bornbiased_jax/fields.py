@@ -128,6 +128,10 @@ def fields_of(reader: Reader) -> Iterator[tuple[str, Policy]]:
 
 _LLAMA3_ROPE = ("rope_low_freq_factor", "rope_high_freq_factor", "rope_original_max_seq_len")
 _ROPE = ("rope_theta", "rotary_fraction", "rope_scaling", "rope_local_theta", "rope_scaling_factor", *_LLAMA3_ROPE)
+_ATTENTION = (
+    *_ROPE, "rope_pattern", "attention_pattern", "window", "attention_scale", "attention_softcap", "attention_kernel",
+    "sink_logit", "positional_scale", "head_norm", "output_gate", "qk_norm", "qk_norm_scope", "qkv_bias",
+)  # fmt: skip
 
 
 def unread_fields(cfg: ModelConfig) -> dict[str, str]:
@@ -140,12 +144,20 @@ def unread_fields(cfg: ModelConfig) -> dict[str, str]:
     if cfg.rope_scaling != "llama3":
         unread |= dict.fromkeys(_LLAMA3_ROPE, "rope_scaling")
     # Without rotated queries and keys no field of RoPE is read.
-    if cfg.positions != "rope" or not cfg.attention:
-        unread |= dict.fromkeys(_ROPE, "attention" if not cfg.attention else "positions")
+    if cfg.positions != "rope":
+        unread |= dict.fromkeys(_ROPE, "positions")
     if cfg.num_experts is None:
         unread |= dict.fromkeys(("experts_per_token", "normalize_expert_weights"), "num_experts")
     if not cfg.qk_norm:
         unread["qk_norm_scope"] = "qk_norm"
-    if cfg.norm == "none" and not cfg.qk_norm and not cfg.head_norm:
-        unread["norm_eps"] = "norm"
+    if cfg.bias:
+        unread["qkv_bias"] = "bias"
+    if cfg.norm == "none":
+        unread |= dict.fromkeys(("norm_position", "norm_parameters"), "norm")
+        if not (cfg.attention and (cfg.qk_norm or cfg.head_norm)):
+            unread["norm_eps"] = "norm"
+    if not cfg.attention:
+        unread |= dict.fromkeys(_ATTENTION, "attention")
+    if not cfg.mlp:
+        unread |= dict.fromkeys(("activation", "gated_mlp", "d_ff"), "mlp")
     return unread

@@ -71,10 +71,12 @@ def diagram(cfg: ModelConfig, seq_len: int, num_inputs: int) -> Diagram:
     num_layers = min(cfg.num_layers, MOST_LAYERS)
     of_depth = {depth: stack_of(cfg.replace(num_layers=depth)) for depth in DEPTHS}
     base = stack_of(cfg.replace(num_layers=num_layers))
-    head, biases = head_of(cfg), biases_of(cfg)
+    biases = biases_of(cfg)
 
     def ratio_of(forward: MeanFieldProfile) -> float | None:
         check_gradients(cfg)
+        # The head's distribution may depend on the depth.
+        head = head_of(cfg.replace(num_layers=forward.stack.num_layers))
         norms = gradients.gradients(forward, num_inputs, head, biases, cfg.norm_parameters).by_block
         return float(norms[0] / norms[-1]) if norms[-1] > 0 else None
 

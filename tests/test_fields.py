@@ -284,7 +284,10 @@ MIXED = {"rope_scaling": "llama3", "rope_original_max_seq_len": 16, "qk_norm": T
 OTHER_VALUES = {
     "rope_theta": 77.0, "rotary_fraction": 0.5, "rope_scaling_factor": 8.0, "rope_low_freq_factor": 1.5,
     "rope_high_freq_factor": 3.0, "rope_original_max_seq_len": 9, "experts_per_token": 1,
-    "normalize_expert_weights": False, "qk_norm_scope": "projection", "norm_eps": 0.1,
+    "normalize_expert_weights": False, "qk_norm_scope": "projection", "norm_eps": 0.1, "norm_position": "post",
+    "norm_parameters": "none", "activation": "relu", "gated_mlp": False, "d_ff": 20, "qkv_bias": True, "window": 5,
+    "attention_scale": 0.3, "attention_softcap": 9.0, "attention_kernel": "centred", "sink_logit": "zero",
+    "positional_scale": "amplify", "head_norm": True, "output_gate": "headwise",
 }  # fmt: skip
 
 
@@ -294,10 +297,11 @@ OTHER_VALUES = {
     [
         {"rope_scaling": "linear", "rope_scaling_factor": 2.0},
         {**MIXED, "rope_scaling_factor": 2.0, "attention_pattern": "lg"},
-        {"positions": "learned", "norm": "none"},
+        {"positions": "learned", "norm": "none", "bias": True},
         {"attention": False},
+        {"mlp": False, "rope_scaling": "linear", "rope_scaling_factor": 2.0},
     ],
-    ids=["linear", "mixed", "learned", "no attention"],
+    ids=["linear", "mixed", "learned", "no attention", "no mlp"],
 )
 def test_a_program_depends_on_the_fields_that_it_reads_and_on_no_others(changes):
     cfg = LLAMA.replace(**changes)
@@ -307,9 +311,10 @@ def test_a_program_depends_on_the_fields_that_it_reads_and_on_no_others(changes)
         return jax.jit(lambda params, tokens_BT: apply(cfg, params, tokens_BT)).lower(params, tokens_BT).as_text()
 
     others = OTHER_VALUES | {"rope_scaling": "none" if cfg.rope_scaling == "linear" else "linear"}
+    others["qk_norm"] = not cfg.qk_norm
     same = {field for field, value in others.items() if program(cfg.replace(**{field: value})) == program(cfg)}
-    # A configuration without a pattern has no base of local layers.
-    assert same == set(unread_fields(cfg)) - {"rope_local_theta"}
+    # Without a window or rotation there is no pattern, and without that no base of local layers.
+    assert same == set(unread_fields(cfg)) - {"rope_local_theta", "attention_pattern", "rope_pattern"}
 
 
 @pytest.mark.slow

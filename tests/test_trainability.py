@@ -13,6 +13,8 @@ from bornbiased_jax.results.initialization import Trainability
 from bornbiased_jax.theory.softmax_rows import row_entropy
 
 CFG = preset("gpt2-tiny", num_layers=3, d_model=64, d_ff=128, num_heads=2, vocab_size=300, init="normal-0.02")
+# A head that depends on the depth.
+CFG = CFG.replace(tie_embeddings=False, **{"init.head": "normal:2/(L*sqrt(D))"})
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +23,7 @@ def report():
         patch.setattr(trainability, "SCALES", (0.5, 1.0, 5.0))
         patch.setattr(trainability, "DEPTHS", (1, 3))
         patch.setattr(trainability, "LOGIT_STDS", (0.1, 2.5))
-        return trainability.diagram(CFG, 8, 4)
+        return trainability.diagram(CFG.replace(num_layers=2), 8, 4)
 
 
 @pytest.mark.slow

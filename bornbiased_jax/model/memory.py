@@ -85,8 +85,10 @@ def forward_bytes(
     hidden, shared = arrays * experts * cfg.d_ff, arrays * (cfg.shared_expert_width or 0)
     stream = 2 * cfg.d_model
     block = stream + max(attention, hidden, shared)
-    every_block = cfg.num_layers * (stream + attention + hidden + shared)
-    numbers = sequences * length * (every_block if keep_activations else block)
+    # A backward pass keeps products with weights alone of the other blocks, and computes those of experts again.
+    dense = (1 + cfg.gated_mlp) * ((cfg.shared_expert_width or 0) if cfg.num_experts else cfg.d_ff) * cfg.mlp
+    kept = (cfg.num_layers - 1) * (stream + heads * cfg.attention + dense) if keep_activations else 0
+    numbers = sequences * length * (block + kept)
     # Attention weights, of all queries or of the widest block of rows. Layers that differ are one program, of all keys;
     # captured weights are those of all keys, also where a window leaves zeros.
     if cfg.attention:

@@ -252,7 +252,8 @@ def check_overflow(
     if largest <= LARGE:
         return
     # A few ids of the vocabulary: an overflow shows whatever the text is.
-    ids = np.arange(_SEQUENCES * _LENGTH, dtype=np.int32).reshape(_SEQUENCES, _LENGTH) % cfg.vocab_size
+    length = min(_LENGTH, cfg.max_seq_len)
+    ids = np.arange(_SEQUENCES * length, dtype=np.int32).reshape(_SEQUENCES, length) % cfg.vocab_size
     in_float32 = ForwardOptions(dtype=jnp.float32)
     readings = [
         Reading(capture=("residual",), reduce=_largest_square),
@@ -367,8 +368,10 @@ def _identify(
 
 
 def _embed(weights: StreamedWeights, batches: Sequence[Batch], reading: Reading, page: Page) -> None:
-    """Store each batch's residual stream before the first block: the same sums as in memory, which round once."""
+    """Store each batch's residual stream before the first block."""
     cfg = weights.cfg
+    # Compiled as in memory, where a product and a sum may be rounded once.
+    compiled = jax.jit(enter, static_argnums=0)
     table_VD = weights.read("embed/embedding", None)
     places_TD = weights.read("positions/embedding", None) if cfg.positions == "learned" else None
     digests = []
@@ -376,8 +379,8 @@ def _embed(weights: StreamedWeights, batches: Sequence[Batch], reading: Reading,
         x = reading.inputs_of(np.asarray(_generate(batch)))
         # Rows of the tables are taken on the host: the device need not hold them.
         rows_BTD = table_VD[x] if x.ndim == 2 else x
-        stream_BTD = enter(cfg, rows_BTD, None if places_TD is None else places_TD[: x.shape[1]])
-        digests.append(page.write_stream(0, index, stream_BTD))
+        stream_BTD = compiled(cfg, rows_BTD, None if places_TD is None else places_TD[: x.shape[1]])
+        digests.append(page.write_stream(0, index, np.asarray(stream_BTD)))
     page.commit(0, digests, [])
 
 

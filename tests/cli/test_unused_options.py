@@ -24,6 +24,7 @@ ROWS = {
         [*PROBE, "--set", "rope_scaling_factor=8"],
         "where rope_scaling=none: set rope_scaling too",
     ),
+    "window of no attention": ([*PROBE, "--set", "attention=false", "--set", "window=3"], "where attention=false"),
     "base of no rotation": ([*PREDICT, "--set", "positions=none", "--set", "rope_theta=5"], "where positions=none"),
     "scope of no norm": ([*PROBE, "--set", "qk_norm_scope=projection"], "where qk_norm=false"),
     "experts of no mixture": ([*PREDICT, "--sweep", "experts_per_token=1,2"], "where num_experts=null"),

@@ -115,6 +115,15 @@ def test_a_fingerprint_is_the_same_bytes(model, tmp_path):
 @pytest.mark.as_users
 @pytest.mark.slow
 @as_users_compile
+def test_scaled_embeddings_beside_learned_positions_are_the_same_bytes(tmp_path):
+    reference, inputs = f"{TINY},positions=learned,embedding_scale=8.3", random_tokens(4, 8, 300, 0)
+    forms = open_checkpoint(reference), open_checkpoint(reference, scratch=tmp_path)
+    np.testing.assert_array_equal(*(fingerprint_outputs(form, inputs).outputs_ND for form in forms))
+
+
+@pytest.mark.as_users
+@pytest.mark.slow
+@as_users_compile
 def test_a_loss_and_a_sink_report_are_the_same_numbers(model, tmp_path):
     full, opened = open_checkpoint(model), open_checkpoint(model, scratch=tmp_path)
     ids_N = np.random.default_rng(0).integers(0, 256, 400)
@@ -207,6 +216,11 @@ def test_weights_that_overflow_are_refused(tmp_path):
     opened = open_checkpoint(tmp_path / "m", scratch=tmp_path / "s")
     with pytest.raises(Overflow, match=r"the largest of them is 1e\+30"):
         check_overflow(opened.cfg, opened.weights)
+    # Of no more positions than the model has.
+    short = cfg.replace(positions="learned", max_seq_len=2)
+    params = models.init_seed(short, 0)
+    params["blocks"]["mlp"]["down"]["bias"] += np.float32(2e3)
+    check_overflow(short, params)
 
 
 TINY = "seed:1@gpt2-tiny,num_layers=2,d_model=16,num_heads=2,d_ff=32,vocab_size=300"
