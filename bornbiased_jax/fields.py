@@ -159,5 +159,5 @@ def unread_fields(cfg: ModelConfig) -> dict[str, str]:
     if not cfg.attention:
         unread |= dict.fromkeys(_ATTENTION, "attention")
     if not cfg.mlp:
-        unread |= dict.fromkeys(("activation", "gated_mlp", "d_ff"), "mlp")
+        unread |= dict.fromkeys(("activation", "gated_mlp"), "mlp")
     return unread

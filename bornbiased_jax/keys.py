@@ -34,7 +34,7 @@ def check_seed(seed: int) -> int:
         InputError: it is not.
     """
     is_number = isinstance(seed, int | float | np.number) and not isinstance(seed, bool)
-    if not is_number or int(seed) != seed or not 0 <= seed <= MAX_SEED:
+    if not is_number or not 0 <= seed <= MAX_SEED or int(seed) != seed:
         raise InputError(f"seed {seed!r} is not an integer from 0 to {MAX_SEED}")
     return int(seed)
 

@@ -285,7 +285,7 @@ OTHER_VALUES = {
     "rope_theta": 77.0, "rotary_fraction": 0.5, "rope_scaling_factor": 8.0, "rope_low_freq_factor": 1.5,
     "rope_high_freq_factor": 3.0, "rope_original_max_seq_len": 9, "experts_per_token": 1,
     "normalize_expert_weights": False, "qk_norm_scope": "projection", "norm_eps": 0.1, "norm_position": "post",
-    "norm_parameters": "none", "activation": "relu", "gated_mlp": False, "d_ff": 20, "qkv_bias": True, "window": 5,
+    "norm_parameters": "none", "activation": "relu", "gated_mlp": False, "qkv_bias": True, "window": 5,
     "attention_scale": 0.3, "attention_softcap": 9.0, "attention_kernel": "centred", "sink_logit": "zero",
     "positional_scale": "amplify", "head_norm": True, "output_gate": "headwise",
 }  # fmt: skip

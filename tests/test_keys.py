@@ -127,7 +127,7 @@ def test_a_traced_seed_gives_the_same_key_as_a_python_one():
     np.testing.assert_array_equal(traced, jax.random.key_data(keys.init_key(4_000_000_000)))
 
 
-@pytest.mark.parametrize("seed", [-1, 2**32, 1.5, True])
+@pytest.mark.parametrize("seed", [-1, 2**32, 1.5, True, float("nan"), float("inf")])
 def test_bad_seeds_are_refused(seed):
     with pytest.raises(InputError, match="seed"):
         keys.check_seed(seed)

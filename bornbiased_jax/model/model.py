@@ -300,7 +300,8 @@ def apply(
     # Final norm, logits and the filled cache.
     final_BTD = final_norm(cfg, params, stream_BTD)
     logits_BTV = logits_of(cfg, params, final_BTD, precision=options.precision) if logits else None
-    new_cache = None if cache is None else Cache(filled[0], filled[1], start + x.shape[1])
+    # Blocks without attention leave a cache as it is.
+    new_cache = None if past is None else Cache(*(past if filled is None else filled), start + x.shape[1])
     return Outputs(logits_BTV, final_BTD, embedded_BTD, captured, new_cache)
 
 
@@ -402,6 +403,8 @@ def _check(
             raise InputError("router_logits are those of a mixture of experts: this model has none")
     if positions == "last" and "attention_received" in capture:
         raise InputError("attention_received needs every query: use positions='all'")
+    if any(as_edits(options.edit)) and (positions == "last" or options.cache is not None):
+        raise InputError("an edit counts the positions of a whole pass: use positions='all' and no cache")
     if x.ndim == 3:
         check_width(cfg, x.shape[-1])
     if options.rolling is None:

@@ -282,6 +282,13 @@ def _stream(
     weights: StreamedWeights, batches: Sequence[Batch], reading: Reading, options: ForwardOptions, workers: int
 ) -> Iterator[PyTree]:
     cfg = weights.cfg
+    # Results are stored as flat lists of arrays: they have the structure of the same pass in memory, which is traced.
+    batch = _generate(batches[0])
+    in_memory = functools.partial(_forward, cfg)
+    result = jax.eval_shape(
+        in_memory, parameter_shapes(cfg), reading.inputs_of(batch), batch, _traceable(reading), options
+    )
+    structure = jax.tree.structure(result)
     # The same pass again finds its page, and goes on where it ended.
     key, shapes = _identify(weights, batches, reading, options)
     page = weights.pages.get(key) or Page(weights.scratch / key, shapes)
@@ -300,13 +307,6 @@ def _stream(
                 if completed == NOTHING:
                     _embed(weights, batches, reading, page)
                 _through_blocks(weights, batches, page, run, max(0, completed), workers, advance)
-    # Results were stored as flat lists of arrays: they have the structure of the same pass in memory, which is traced.
-    batch = _generate(batches[0])
-    in_memory = functools.partial(_forward, cfg)
-    result = jax.eval_shape(
-        in_memory, parameter_shapes(cfg), reading.inputs_of(batch), batch, _traceable(reading), options
-    )
-    structure = jax.tree.structure(result)
     for index in range(len(batches)):
         if reading.finish is not None:
             yield jax.tree.unflatten(structure, page.output(index))

@@ -8,7 +8,7 @@ import pytest
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.model import ForwardOptions, streaming
+from bornbiased_jax.model import ForwardOptions, empty_cache, streaming
 from bornbiased_jax.model.interventions import (
     amplify_variance,
     scale_output,
@@ -270,3 +270,8 @@ def test_an_edit_beyond_the_sequence_is_refused(model):
         apply(cfg, params, tokens[:, :4], options=ForwardOptions(edit=scale_output([10], 2.0, num_layers=3)))
     with pytest.raises(InputError, match="said for 10 positions, but 4 x 4 are computed"):
         apply(cfg, params, tokens[:, :4], options=ForwardOptions(edit=self_only(10, [2], num_layers=3)))
+    # The last position alone, or those after a cache, would be taken for the first.
+    first = scale_output([1], 2.0, num_layers=3)
+    for positions, cache in (("last", None), ("all", empty_cache(cfg, len(tokens), T))):
+        with pytest.raises(InputError, match="use positions='all' and no cache"):
+            apply(cfg, params, tokens, positions=positions, options=ForwardOptions(edit=first, cache=cache))

@@ -113,11 +113,7 @@ def test_the_scan_equals_a_loop_over_blocks(case):
         np.testing.assert_allclose(stream, out.layers["residual"][layer], atol=ATOL)
 
 
-@pytest.mark.parametrize(
-    "case",
-    nightly_except((name for name, cfg in CASES.items() if cfg.attention), *REPRESENTATIVES),
-    indirect=True,
-)
+@pytest.mark.parametrize("case", nightly_except(CASES, *REPRESENTATIVES, "mlp-only"), indirect=True)
 def test_decoding_with_a_cache_equals_one_pass(case):
     """Three tokens at a time, each chunk seeing the cache and the beginning of itself."""
     cfg, params, tokens = case
