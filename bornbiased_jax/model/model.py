@@ -301,7 +301,8 @@ def apply(
     final_BTD = final_norm(cfg, params, stream_BTD)
     logits_BTV = logits_of(cfg, params, final_BTD, precision=options.precision) if logits else None
     # Blocks without attention leave a cache as it is.
-    new_cache = None if past is None else Cache(*(past if filled is None else filled), start + x.shape[1])
+    pair = past if filled is None else filled
+    new_cache = None if pair is None else Cache(pair[0], pair[1], start + x.shape[1])
     return Outputs(logits_BTV, final_BTD, embedded_BTD, captured, new_cache)
 
 
