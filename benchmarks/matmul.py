@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.model.memory import linear_shapes
+from bornbiased_jax.model.memory import kernels
 
 CALLS, REPEATS = 4, 3
 Shape = tuple[int, int, int]
@@ -37,6 +37,11 @@ def rate_of(
         operations += 2.0 * m * k * n * count
         seconds += statistics.median(times) * count
     return operations / seconds
+
+
+def linear_shapes(cfg: ModelConfig) -> list[tuple[int, int]]:
+    """Return the shape [in, out] of every linear map of one block."""
+    return [(row.block_shape[-2], row.block_shape[-1]) for row in kernels(cfg)]
 
 
 def matmul_rate(cfg: ModelConfig, rows: int, precision: jax.lax.PrecisionLike = "highest") -> float:

@@ -18,12 +18,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from benchmarks.matmul import Shape, rate_of
+from benchmarks.matmul import Shape, linear_shapes, rate_of
 from benchmarks.pretrain_vs_torch import JaxLoop, seconds
 from benchmarks.recorded import Findings, median_and_range, run
 from benchmarks.tables import facts
 from bornbiased_jax.config import ModelConfig, preset
-from bornbiased_jax.model.memory import linear_shapes
 from bornbiased_jax.training import PretrainConfig
 from bornbiased_jax.training.throughput import flops_per_token
 

@@ -147,13 +147,9 @@ def check_forward(
     hardware.check_memory(needed, f"a forward pass of {sequences:,} {many} of {length:,} tokens", remedy)
 
 
-def linear_shapes(cfg: ModelConfig) -> list[tuple[int, int]]:
-    """Return the shape [in, out] of every linear map of one block."""
-    # Query, key, value and output, then the MLP's.
-    D, F = cfg.d_model, cfg.d_ff
-    query, shared = cfg.num_heads * cfg.key_dim, cfg.kv_heads * cfg.key_dim
-    mlp = [(D, F)] * (2 if cfg.gated_mlp else 1) + [(F, D)]
-    return [(D, query), (D, shared), (D, shared), (query, D), *mlp]
+def kernels(cfg: ModelConfig) -> list[Parameter]:
+    """Return the matrices that multiply in a block: those of linear maps, experts and gates."""
+    return [row for row in parameter_table(cfg).values() if row.is_stacked and row.leaf == "kernel"]
 
 
 def needed_operations(cfg: ModelConfig, seq_len: int) -> float:
@@ -182,11 +178,11 @@ def loop_operations(cfg: ModelConfig, seq_len: int) -> float:
 
 def _of_a_position(cfg: ModelConfig) -> tuple[int, int, int]:
     """Count a position's multiplications with a block's matrices but keys and values, with those, and query width."""
-    query, shared = (heads * cfg.key_dim * cfg.attention for heads in (cfg.num_heads, cfg.kv_heads))
-    # Matrices between the residual stream and a sublayer; keys and values are counted by themselves.
-    rows = [row for row in parameter_table(cfg).values() if row.is_stacked and (row.reads_residual or row.is_writer)]
-    position = sum(multiplications(cfg, row) for row in rows if row.group not in ("key", "value"))
-    return position, 2 * cfg.d_model * shared, query
+    # Matrices of keys and values are counted by themselves.
+    of_keys = [row for row in kernels(cfg) if row.group in ("key", "value", "value_gate")]
+    keys_and_values = sum(multiplications(cfg, row) for row in of_keys)
+    position = sum(multiplications(cfg, row) for row in kernels(cfg)) - keys_and_values
+    return position, keys_and_values, cfg.num_heads * cfg.key_dim * cfg.attention
 
 
 def widths_seen(cfg: ModelConfig, length: int) -> list[int]:
@@ -209,6 +205,6 @@ def seen_keys(cfg: ModelConfig, length: int) -> list[int]:
 
 def multiplications(cfg: ModelConfig, matrix: Parameter) -> int:
     """Count the multiplications of one token with a matrix of one block; of experts with those that it chooses."""
-    # A router sends each token to a few experts of all.
-    size = math.prod(matrix.block_shape)
+    # A router sends each token to a few experts of all; a value gate multiplies each of the heads' values.
+    size = math.prod(matrix.block_shape) * (cfg.kv_heads if matrix.group == "value_gate" else 1)
     return size // cfg.num_experts * cfg.experts_per_token if cfg.num_experts and matrix.in_expert else size

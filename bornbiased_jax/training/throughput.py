@@ -12,8 +12,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.model.memory import multiplications, seen_keys
-from bornbiased_jax.parameters import parameter_table
+from bornbiased_jax.model.memory import kernels, multiplications, seen_keys
 
 # Of so many laps, or in so many seconds, the fastest is known: a small model's products need no more time.
 _LAPS, _SECONDS = 100, 0.15
@@ -28,13 +27,10 @@ def flops_per_token(cfg: ModelConfig, context: int) -> float:
     softmax and recomputation are not counted.
     """
     # Matrices of all blocks, of a mixture of experts those that a token meets.
-    table = parameter_table(cfg).values()
-    kernels = cfg.num_layers * sum(
-        multiplications(cfg, row) for row in table if row.is_stacked and row.leaf == "kernel"
-    )
+    blocks = cfg.num_layers * sum(multiplications(cfg, row) for row in kernels(cfg))
     head = cfg.d_model * cfg.vocab_size
     attention = 12 * cfg.num_heads * cfg.key_dim * sum(seen_keys(cfg, context)) / context if cfg.attention else 0.0
-    return 6.0 * (kernels + head) + attention
+    return 6.0 * (blocks + head) + attention
 
 
 def matmul_peak(cfg: ModelConfig, rows: int, dtype: DTypeLike) -> float:

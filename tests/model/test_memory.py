@@ -74,6 +74,15 @@ def test_a_shared_expert_is_counted_for_every_token():
     assert sizes[0] - sizes[1] == widest + 4 * 5 * 7 * 2 * 1000
 
 
+def test_a_value_gate_is_counted_for_each_head_of_values():
+    cfg = preset("qwen-tiny", **SIZES)
+    gated = cfg.replace(output_gate="value")
+    numbers = cfg.num_layers * cfg.kv_heads * cfg.key_dim**2
+    for operations in (loop_operations, needed_operations):
+        assert operations(gated, 7) - operations(cfg, 7) == 2 * 7 * numbers
+    assert flops_per_token(gated, 7) - flops_per_token(cfg, 7) == 6 * numbers
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama-tiny", "mixtral-tiny"])
 def test_a_block_more_costs_a_backward_pass_what_it_keeps(name):
