@@ -90,8 +90,6 @@ _PAPER = {
     "figure10_64": "birth.seed_figures",
     "figure13_tiny": "lineage.figure13",
     "figure13_nano": "lineage.figure13",
-    "table4a_llama_64_42_2000_n500": "lineage.table4a",
-    "table4a_llama_1024_42_2000_n500": "lineage.table4a",
     "table4a_llama_1024_42_2000_n2000": "lineage.table4a",
     "table4a_weights": "lineage",
 }
