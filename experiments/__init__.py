@@ -69,6 +69,7 @@ _BY_NAME = {
     "real_models_given": "sinks.real_models",
     "sink_knockout_given": "sinks.sink_knockout",
     "finding7_bpe": "survival.finding7",
+    "top1_inputs_nano": "birth.top1_inputs",
     "anatomy_of_run": "survival.anatomy",
     "decay_of_run": "survival.decay",
     "algorithm1_m": "lineage",
