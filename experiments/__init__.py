@@ -69,6 +69,7 @@ _BY_NAME = {
     "real_models_given": "sinks.real_models",
     "sink_knockout_given": "sinks.sink_knockout",
     "finding7_bpe": "survival.finding7",
+    "top1_inputs_nano": "birth.top1_inputs",
     "anatomy_of_run": "survival.anatomy",
     "decay_of_run": "survival.decay",
     "algorithm1_m": "lineage",
@@ -90,8 +91,6 @@ _PAPER = {
     "figure10_64": "birth.seed_figures",
     "figure13_tiny": "lineage.figure13",
     "figure13_nano": "lineage.figure13",
-    "table4a_llama_64_42_2000_n500": "lineage.table4a",
-    "table4a_llama_1024_42_2000_n500": "lineage.table4a",
     "table4a_llama_1024_42_2000_n2000": "lineage.table4a",
     "table4a_weights": "lineage",
 }

@@ -45,7 +45,7 @@ RATE = "training_rate --goal 0.45 --model llama-nano --context 2048 --batch-size
 BY_PRECISION = "--precision PRECISION"
 # Of Table 1 what two cores take hours for, the shortest first.
 ROWS = tuple(f"table1_{row}_{seed}" for row in ("c_256", "b_1024", "c_1024") for seed in (42, 43))
-SECTION5 = "table4b table4c table5 table8 figure11 table10 table11 table12 figure14"
+SECTION5 = "table4b table4c table5 table8 figure11 table10 table11 table12 figure14 figure12 table7"
 PAIRS = tuple(f"table4a_llama_1024_{base}_{suspect}" for base, suspect in lineage.PAIRS["llama"])
 STEPS = [
     Step("self_test", 40, "self_test", "--draws 20000"),

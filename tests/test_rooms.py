@@ -134,17 +134,20 @@ import sys, bornbiased_jax.theory.predict, bornbiased_jax.theory.preference
 print(*sys.modules)
 import bornbiased_jax.training, bornbiased_jax.evaluation
 print(*sys.modules)
+import bornbiased_jax.results.probes, bornbiased_jax.results.verdicts
+print(*sys.modules)
 """
 
 
 @pytest.mark.slow
-def test_theory_needs_neither_jax_nor_another_room_and_training_waits_for_no_torch():
-    """tensorboardX imports PyTorch where that is installed: only a run that writes event files does."""
+def test_theory_needs_neither_jax_nor_another_room_and_programs_start_without_what_few_of_them_use():
+    """tensorboardX imports PyTorch where that is installed; SciPy's statistics take half a second."""
     process = subprocess.run([sys.executable, "-c", IMPORTS], cwd=ROOT, capture_output=True, text=True, check=True)
-    theory, training = map(str.split, process.stdout.splitlines())
+    theory, training, results = map(str.split, process.stdout.splitlines())
     rooms = {_room(name) for name in theory if name.startswith("bornbiased_jax")}
     assert "jax" not in theory and rooms == {"__init__", "theory"}
     assert "jax" in training and not {"torch", "tensorboardX"} & set(training)
+    assert not {"scipy.stats", "scipy.optimize", "scipy.spatial", "scipy.integrate"} & set(results)
 
 
 @pytest.mark.parametrize("package", LINKED)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from bornbiased_jax.theory import checks, finite_width, preference, seeds, sublayers
 from bornbiased_jax.theory.activations import Array
@@ -87,7 +87,7 @@ def contraction(profiled: MeanFieldProfile, num_inputs: int | None = None, cover
     part = np.divide(over_seeds.std, total, out=np.zeros_like(rho), where=total > 0)
     skew = np.clip(lean, -1.0, 1.0) * part**3
     tails = np.array([(1 - coverage) / 2, (1 + coverage) / 2])
-    low, high = (mean + total * stats.pearson3.ppf(tail, skew) for tail in tails)
+    low, high = (mean + total * scipy.stats.pearson3.ppf(tail, skew) for tail in tails)
     return Contraction(
         mean, over_seeds.std, sampling, beyond, np.clip(low, -1.0, 1.0), np.clip(high, -1.0, 1.0), coverage
     )

@@ -204,7 +204,9 @@ def recounted(top1: TopFraction, num_inputs: int | None, vocab_size: int) -> Top
         return np.asarray(table[np.round(fraction * num_inputs).astype(int)])
 
     # Quantiles of a count are counts.
-    low, middle, high = np.round(np.array([top1.fraction_p10, top1.fraction_p50, top1.fraction_p90]) * num_inputs)
+    low, middle, high = np.round(
+        np.array([top1.fraction_p10, top1.fraction_p50, top1.fraction_p90]) * num_inputs
+    ).tolist()
     return top1._replace(
         counts=np.round(top1.counts * factor),
         num_inputs=num_inputs,

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
+import scipy
 
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
@@ -76,7 +76,7 @@ def pearson(a: np.ndarray, b: np.ndarray) -> float:
     """Compute Pearson's correlation in float64; NaN if an argument is constant."""
     a, b = a.astype(np.float64).ravel(), b.astype(np.float64).ravel()
     a, b = a - a.mean(), b - b.mean()
-    return _cosine(a @ b, a @ a, b @ b)
+    return _cosine(float(a @ b), float(a @ a), float(b @ b))
 
 
 def _cosine(product: float, base_square: float, suspect_square: float) -> float:
@@ -214,7 +214,7 @@ def order_score(method: str, base_LnF: np.ndarray, suspect_LnF: np.ndarray) -> S
     matchings = []
     for base_nF, suspect_nF in zip(base_LnF, suspect_LnF, strict=True):
         cosines_FF = _unit_columns(base_nF).T @ _unit_columns(suspect_nF)
-        matchings.append((identity_F, linear_sum_assignment(cosines_FF, maximize=True)[1]))
+        matchings.append((identity_F, scipy.optimize.linear_sum_assignment(cosines_FF, maximize=True)[1]))
     return spearman_score(method, matchings)
 
 
@@ -283,7 +283,7 @@ def awm(base_cfg: ModelConfig, base: Params, suspect_cfg: ModelConfig, suspect: 
     tables = [np.asarray(params["embed"]["embedding"])[:smaller] for params in models]
     # Match each coordinate of the narrower embedding to one of the wider, up to sign, on rows of shared tokens.
     cosines_DD = _unit_columns(tables[0]).T @ _unit_columns(tables[1])
-    narrow_D, partner_D = linear_sum_assignment(np.abs(cosines_DD.T), maximize=True)
+    narrow_D, partner_D = scipy.optimize.linear_sum_assignment(np.abs(cosines_DD.T), maximize=True)
     sign_D = np.sign(cosines_DD[partner_D, narrow_D])
     wide, narrow = (
         [np.asarray(params["blocks"]["attention"][kind]["kernel"]) for kind in ("query", "key")] for params in models
@@ -301,7 +301,7 @@ def awm(base_cfg: ModelConfig, base: Params, suspect_cfg: ModelConfig, suspect: 
     elif not np.isfinite(cka_2LL).all():
         return Score("awm", None, "a query or key projection is constant over the coordinates")
     else:
-        pairs = linear_sum_assignment(cka_2LL.mean(axis=0), maximize=True)
+        pairs = scipy.optimize.linear_sum_assignment(cka_2LL.mean(axis=0), maximize=True)
     # Mean over the matched blocks, with the published z and its two-sided normal tail.
     value = float(cka_2LL[:, pairs[0], pairs[1]].mean())
     z = (value - AWM_MEAN) / AWM_STD

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
+import scipy
 
 from bornbiased_jax.checkpoints.roles import Shape
 from bornbiased_jax.lineage.evidence import EvidenceError, Term
@@ -124,9 +124,9 @@ def _match(scores: NeuronScores, are_first_base: np.ndarray, are_first_suspect: 
         raise EvidenceError("fewer than two neurons have numbers")
     if not first_nn.any() or not second_nn.any():
         raise EvidenceError("a part of the MLPs has no numbers that a seed decided: nothing to match on twice")
-    base_K, suspect_K = linear_sum_assignment(first_nn, maximize=True)
+    base_K, suspect_K = scipy.optimize.linear_sum_assignment(first_nn, maximize=True)
     # The second matching, as the partner of each base neuron.
     partner_n = np.full(len(first_nn), -1)
-    rows_K, columns_K = linear_sum_assignment(second_nn, maximize=True)
+    rows_K, columns_K = scipy.optimize.linear_sum_assignment(second_nn, maximize=True)
     partner_n[rows_K] = columns_K
     return int((partner_n[base_K] == suspect_K).sum()), second_nn[np.ix_(base_K, suspect_K)]

@@ -15,8 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
-from scipy.spatial import distance
+import scipy
 
 from bornbiased_jax.lineage.fingerprints import Component, Neurons
 from bornbiased_jax.lineage.memoized import memoized
@@ -114,7 +113,7 @@ def _distances(
         if base_LG is None or suspect_LG is None or base_LG.shape[1] != suspect_LG.shape[1]:
             continue
         # Each kind of Gram counts alike: in units of its median.
-        squares_LL = distance.cdist(base_LG, suspect_LG, "sqeuclidean")
+        squares_LL = scipy.spatial.distance.cdist(base_LG, suspect_LG, "sqeuclidean")
         median = float(np.median(squares_LL))
         total_LL += squares_LL / median if median > 0 else squares_LL
     return total_LL
@@ -218,7 +217,7 @@ def _pair_by_heads(base: Component, suspect: Component) -> list[BlockPair]:
     for component in (base, suspect):
         parts = [(unit_rows(heads.query_key), unit_rows(heads.value_output)) for heads in component.heads]
         sums.append(np.stack([np.concatenate([rows.mean(axis=0) for rows in pair]) for pair in parts]))
-    pairs = monotone_pairs(distance.cdist(*sums, "sqeuclidean"))
+    pairs = monotone_pairs(scipy.spatial.distance.cdist(*sums, "sqeuclidean"))
     return [BlockPair(base.heads[row].block, suspect.heads[column].block) for row, column in pairs]
 
 
@@ -287,7 +286,7 @@ def pair_neurons(base: Component, suspect: Component, pairs: Sequence[BlockPair]
                 paired.append(NeuronPair(pair.base, tuple(itertools.product(first, second))))
                 continue
             distance_EE = _distances([[mlp] for mlp in first], [[mlp] for mlp in second], tokens_only=False)
-            rows, columns = linear_sum_assignment(distance_EE)
+            rows, columns = scipy.optimize.linear_sum_assignment(distance_EE)
             paired += [
                 NeuronPair(pair.base, ((first[row], second[column]),))
                 for row, column in zip(rows, columns, strict=True)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from scipy.stats import norm
+from scipy import special
 from threadpoolctl import threadpool_limits
 
 from bornbiased_jax import io, progress
@@ -219,7 +219,7 @@ def screening_threshold(alpha: float, num_bases: int) -> float:
     >>> screening_threshold(1e-4, 1), round(screening_threshold(1e-4, 1000), 2)
     (3.0, 4.2)
     """
-    return max(SCREEN, float(norm.isf(alpha / max(1, num_bases))) - 1.0)
+    return max(SCREEN, -float(special.ndtri(alpha / max(1, num_bases))) - 1.0)
 
 
 def _tested(base: Fingerprint, suspect: Fingerprint, options: Options) -> WeightsComparison:

@@ -22,9 +22,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from scipy import linalg
 from scipy.linalg import blas
-from scipy.optimize import linear_sum_assignment
 
 MATRICES = ("query", "key", "value", "output")
 """What the products of a block are made of."""
@@ -127,7 +127,7 @@ def assigned_cosine(base: Sequence[Pair], suspect: Sequence[Pair]) -> float:
         size = min(len(first[0]), len(second[0]))
         first_LD, second_LD = (_unit(np.stack([row[:size] for row in rows])) for rows in (first, second))
         total_LL += first_LD @ second_LD.T / 2
-    return float(total_LL[linear_sum_assignment(total_LL, maximize=True)].mean())
+    return float(total_LL[scipy.optimize.linear_sum_assignment(total_LL, maximize=True)].mean())
 
 
 def _unit(rows_LD: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ that models trained apart on one vocabulary agree in it. Initial rows have no su
 from __future__ import annotations
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from bornbiased_jax.checkpoints.roles import RoleSource
 from bornbiased_jax.lineage.token_space import TokenTable, used_tokens
@@ -38,7 +38,7 @@ def foreign_numbers(base: RoleSource, suspect: RoleSource) -> str:
     columns = [log_norms_V[:count][used_V] for log_norms_V, _ in norms]
     if any(2 * width * column.var() < _TRAINED for column, (_, width) in zip(columns, norms, strict=True)):
         return ""
-    correlation = stats.spearmanr(*columns, alternative="greater")
+    correlation = scipy.stats.spearmanr(*columns, alternative="greater")
     if correlation.pvalue <= LEVEL:
         return ""
     return (

@@ -9,7 +9,7 @@ run of equal last tokens is enough to subtract its pairs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, NotRequired, TypedDict
+from typing import NamedTuple, NotRequired, TypedDict, cast
 
 import jax
 import jax.numpy as jnp
@@ -157,7 +157,7 @@ def merge(first: ContractionState, second: ContractionState) -> ContractionState
     values["same_last_L"] = np.asarray(first.same_last_L) + pairs_L + np.asarray(second.same_last_L)
     closed = count * (count - np.float32(1.0))
     values["same_last_pairs"] = np.asarray(first.same_last_pairs) + closed + np.asarray(second.same_last_pairs)
-    return second._replace(**values)
+    return second._replace(**cast("dict[str, jax.Array]", values))
 
 
 def direction(state: ContractionState) -> jax.Array:

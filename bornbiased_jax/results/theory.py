@@ -127,9 +127,12 @@ def theory_summary(records: Sequence[Record]) -> list[str]:
         if predictions[0].get("given_table")
         else "over seeds, with fresh embeddings"
     )
+    fitted = "nothing in it is fitted"
+    if "inter_cosine_by_layer" in predictions[0]:
+        fitted = "nothing is fitted to measurements, and one constant of its width was chosen"
     sentences = [
         f"{inside} of {len(predictions)} measurements lie inside theory's {100 * predictions[0]['coverage']:.0f}% "
-        f"interval, {population}; nothing in it is fitted."
+        f"interval, {population}; {fitted}."
     ]
     if any(record.get("is_initial") is False for record in records):
         sentences.append(
@@ -143,7 +146,7 @@ def fraction_cells(record: Record) -> dict[str, str]:
     """Return columns of a table: the predicted fraction, its band, and whether the measured one lies inside."""
     prediction = record["theory"]
     return {
-        "theory": f"{prediction['top1_share_mean']:.4g}",
+        "theory, mean": f"{prediction['top1_share_mean']:.4g}",
         "80% band": f"{prediction['top1_share_low']:.4g} to {prediction['top1_share_high']:.4g}",
         "inside": "yes" if prediction["inside"] else "no",
     }

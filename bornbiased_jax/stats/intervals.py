@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import stats
+import scipy
 
 RESAMPLES = 2_000
 
@@ -19,7 +19,7 @@ def binomial_interval(successes: int, trials: int, confidence: float = 0.95) -> 
         >>> low, round(high, 3)
         (0.0, 0.142)
     """
-    interval = stats.binomtest(successes, trials).proportion_ci(confidence, method="exact")
+    interval = scipy.stats.binomtest(successes, trials).proportion_ci(confidence, method="exact")
     return float(interval.low), float(interval.high)
 
 
@@ -37,7 +37,7 @@ def mean_interval(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
     numbers = np.asarray(values, np.float64)
     if len(numbers) < 2:
         raise ValueError("one value has no interval: give at least two")
-    half = stats.t.ppf(0.975, len(numbers) - 1) * numbers.std(ddof=1) / np.sqrt(len(numbers))
+    half = scipy.stats.t.ppf(0.975, len(numbers) - 1) * numbers.std(ddof=1) / np.sqrt(len(numbers))
     return float(numbers.mean() - half), float(numbers.mean() + half)
 
 
@@ -66,7 +66,7 @@ def ratio_interval(
     pairs = np.stack([np.asarray(over, np.float64), np.asarray(under, np.float64)])
     count = pairs.shape[1]
     means = pairs.mean(axis=1)
-    squared_t = stats.t.ppf((1 + confidence) / 2, count - 1) ** 2
+    squared_t = scipy.stats.t.ppf((1 + confidence) / 2, count - 1) ** 2
     # a R² − 2 b R + c ≤ 0 for R in the interval.
     moments = np.outer(means, means) - squared_t * np.cov(pairs) / count
     c, b, a = float(moments[0, 0]), float(moments[0, 1]), float(moments[1, 1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.stats.ranks import matched
@@ -37,7 +37,7 @@ def tau_b(base_NM: np.ndarray, suspect_NM: np.ndarray) -> np.ndarray:
         return np.full(base_NM.shape[1], np.nan)
     # In float64: SciPy answers in the precision of its arguments.
     columns = zip(base_NM.T.astype(np.float64), suspect_NM.T.astype(np.float64), strict=True)
-    return np.array([stats.kendalltau(x_N, y_N).statistic for x_N, y_N in columns], np.float64)
+    return np.array([scipy.stats.kendalltau(x_N, y_N).statistic for x_N, y_N in columns], np.float64)
 
 
 def cross_kendall(

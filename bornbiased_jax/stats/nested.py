@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import optimize
+import scipy
 
 from bornbiased_jax.stats.bound import Bound, increments
 from bornbiased_jax.stats.permutations import moments, permutations
@@ -97,7 +97,7 @@ def nested_bound(matrices: Sequence[np.ndarray], num_groups: int) -> Bound:
 
     # Any λ is valid: the search only has to come near the best.
     low, high = math.log(1e-3 / scale), math.log(1e3 / scale)
-    best = optimize.minimize_scalar(value, bounds=(low, high), method="bounded", options={"xatol": 1e-3})
+    best = scipy.optimize.minimize_scalar(value, bounds=(low, high), method="bounded", options={"xatol": 1e-3})
     if not best.fun < 0:
         return Bound(0.0, 0.0, "rows")
     return Bound(float(best.fun) / LN10, math.exp(float(best.x)), "rows")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from bornbiased_jax import hardware
 from bornbiased_jax.errors import InputError
@@ -70,7 +70,7 @@ def unit_ranks(x_ND: np.ndarray) -> np.ndarray:
     def fill(start: int) -> None:
         # Average ranks of a few columns, about their mean, then scaled; of float64, as SciPy answers in that type.
         columns = slice(start, start + _COLUMNS)
-        centered_MN = stats.rankdata(x_ND[:, columns].T.astype(np.float64), axis=-1) - (num_inputs + 1) / 2
+        centered_MN = scipy.stats.rankdata(x_ND[:, columns].T.astype(np.float64), axis=-1) - (num_inputs + 1) / 2
         length_M = np.sqrt(np.einsum("mn,mn->m", centered_MN, centered_MN))
         ranks_DN[columns] = centered_MN / np.where(length_M > 0, length_M, 1.0)[:, None]
 

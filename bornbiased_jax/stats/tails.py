@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy import special, stats
+import scipy
+from scipy import special
 
 LN10 = math.log(10.0)
 
@@ -29,7 +30,7 @@ def log_t_sf(t: float, df: float) -> float:
     The tail is I_x(df/2, 1/2)/2 with x = df/(df + t²); where the incomplete beta function underflows,
     its series x^a (1 − x)^b / (a B(a, b)) · Σ_k x^k Π (a + b + i)/(a + 1 + i) is summed instead.
     """
-    p = float(stats.t.sf(t, df))
+    p = float(scipy.stats.t.sf(t, df))
     if p > 1e-290:
         return math.log(p)
     if math.isinf(t):
@@ -111,7 +112,7 @@ def log_mann_whitney_greater(sample: np.ndarray, null: np.ndarray) -> float:
     if min(num_a, num_b) == 0:
         return math.nan
     total = num_a + num_b
-    ranks = stats.rankdata(np.concatenate([sample, null], dtype=np.float64))
+    ranks = scipy.stats.rankdata(np.concatenate([sample, null], dtype=np.float64))
     _, counts = np.unique(ranks, return_counts=True)
     ties = float((counts.astype(np.float64) ** 3 - counts).sum())
     u = float(ranks[:num_a].sum()) - num_a * (num_a + 1) / 2
@@ -135,7 +136,7 @@ def log10_binomial_tail(successes: int, trials: int, probability: float) -> floa
         raise ValueError(f"probability={probability} is outside (0, 1)")
     if successes == 0:
         return 0.0
-    log_terms = stats.binom.logpmf(np.arange(successes, trials + 1), trials, probability)
+    log_terms = scipy.stats.binom.logpmf(np.arange(successes, trials + 1), trials, probability)
     return float(min(0.0, special.logsumexp(log_terms) / LN10))
 
 
@@ -193,5 +194,5 @@ def expected_top_count(num_inputs: int, vocab_size: int) -> float:
     """
     rate = num_inputs / vocab_size
     upper = int(rate + 40 * math.sqrt(rate) + 60)
-    log_below = stats.poisson.logcdf(np.arange(0, upper), rate)
+    log_below = scipy.stats.poisson.logcdf(np.arange(0, upper), rate)
     return float(np.sum(-np.expm1(vocab_size * log_below)))

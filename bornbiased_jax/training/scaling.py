@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from scipy import stats
+import scipy
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
@@ -256,7 +256,7 @@ def _row(name: str, step: int, widths: Sequence[int], std_WS: np.ndarray, *, is_
     slopes_S = np.zeros(std_WS.shape[1]) if is_zero else x_W @ np.log(np.maximum(std_WS, np.finfo(np.float32).tiny))
     slope = float(slopes_S.mean())
     error = float(slopes_S.std(ddof=1)) / math.sqrt(slopes_S.size)
-    half = float(stats.t.ppf((1 + COVERAGE) / 2, slopes_S.size - 1)) * error
+    half = float(scipy.stats.t.ppf((1 + COVERAGE) / 2, slopes_S.size - 1)) * error
     by_design = name == "logits" or (name == "logits_update" and not is_last)
     stds = tuple(std_WS.mean(axis=1).tolist())
     return ScalingRow(name, step, slope, slope - half, slope + half, stds, RANDOM_SUM if by_design else 0.0)

@@ -221,12 +221,13 @@ def figure3_tables(record: Record) -> Sequence[Table]:
         theory, preference = probed["theory"], row["preference"]
         level = preference["uniform_top_count"] / preference["num_inputs"]
         measured = {"fraction": preference["top1_share"], "uniform": level, "p": preference["log10_p"]}
-        predicted = {"fraction": theory["top1_share_mean"], "p": theory["log10_p"]}
+        predicted = {"fraction": theory["top1_share_p50"], "p": theory["log10_p"]}
         rows.append(Row(labels(probed["group"], row["seed"]), measured, {}, predicted))
     note = (
         "Fraction: of N sequences of T Gaussian vectors, those that the top-1 token answers; uniform: what it would "
         "be expected to be if answers were N uniform draws. p: binomial tail of the count, corrected for the "
-        "vocabulary (Appendix B.2). Theory: the mean across seeds. The paper draws Figure 3 and prints no numbers."
+        "vocabulary (Appendix B.2). Theory: the median of the fraction across seeds, and ten to the mean of log₁₀ p. "
+        "The paper draws Figure 3 and prints no numbers."
     )
     quantities = [Quantity("fraction", percent(2)), Quantity("uniform", percent(2)), Quantity("p", from_log10(3))]
     return [Table("The top-1 token of each module", HEADS, quantities, rows, note)]

@@ -128,6 +128,14 @@ TOP1_INPUTS = by_scale(
     num_input_sets=(2, 8, 8),
     num_ranked=5,
 )
+TOP1_INPUTS_NANO = {
+    "smoke": TOP1_INPUTS["smoke"],
+    "laptop": {
+        **TOP1_INPUTS["laptop"],
+        "groups": [{"model": "gpt2-nano", "changes": {}, "seeds": [42, 43], "num_inputs": 1_000, "longest": 64}],
+    },
+}
+"""Of the paper's model and its two seeds, whose top-1 tokens Table 1(a) gives for several lengths."""
 
 SCHEME_MATRIX = by_scale(
     model="gpt2-tiny",

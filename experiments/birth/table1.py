@@ -66,14 +66,14 @@ def tables(record: Record) -> Sequence[Table]:
         if same_configuration(group, row["seed"]):
             fraction, log10_p = PRINTED[group["model"], group["seq_len"], row["seed"]]
             paper = {"fraction": fraction, "p": "0.00 (underflow)" if log10_p is None else log10_p}
-        predicted = {"fraction": theory["top1_share_mean"], "p": theory["log10_p"]} if theory else {}
+        predicted = {"fraction": theory["top1_share_p50"], "p": theory["log10_p"]} if theory else {}
         labels = probing.labels(group, row["seed"])
         rows.append((labels, measured, paper, predicted, "paper" if paper else "other"))
     note = (
         "Each seed's model answers N sequences with the token whose logit is largest at the last position. Top-1: "
         "the token that it answers most often; fraction: of the sequences; × uniform: that count over the expected "
         "top count of N uniform draws. p: binomial tail of the count, corrected for the vocabulary (Appendix B.2), "
-        "in log space. Theory: the mean of the fraction over seeds, and ten to the mean of log₁₀ p, by mean-field "
+        "in log space. Theory: the median of the fraction over seeds, and ten to the mean of log₁₀ p, by mean-field "
         "theory, with nothing fitted or sampled; of gated MLPs it is an effect of finite width."
     )
     if any(configuration == "paper" for *_, configuration in rows):

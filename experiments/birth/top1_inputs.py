@@ -10,6 +10,7 @@ of two.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Sequence
@@ -156,3 +157,14 @@ EXPERIMENT = Experiment(
     tables=tables,
     claims=claims,
 )
+
+EXPERIMENTS = {
+    "top1_inputs": EXPERIMENT,
+    "top1_inputs_nano": dataclasses.replace(
+        EXPERIMENT,
+        name="top1_inputs_nano",
+        title="Top-1 tokens of the paper's model on other inputs",
+        settings=settings.TOP1_INPUTS_NANO,
+        cost={"laptop": "half an hour on two cores; resumes"},
+    ),
+}

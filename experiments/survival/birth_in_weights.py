@@ -111,7 +111,8 @@ def with_noise(params: Params, size: float, seed: int) -> Params:
     flat = {path: np.asarray(leaf) for path, leaf in flatten(params).items()}
     for path, leaf in flat.items():
         if leaf.ndim > 1 and leaf.std() > 0 and not path.endswith("scale"):
-            flat[path] = leaf + np.float32(size * leaf.std()) * draws.standard_normal(leaf.shape).astype(np.float32)
+            noise = np.asarray(draws.standard_normal(leaf.shape), np.float32)
+            flat[path] = leaf + np.float32(size * leaf.std()) * noise
     return unflatten(flat)
 
 

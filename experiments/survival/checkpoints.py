@@ -23,8 +23,8 @@ from bornbiased_jax.report.numbers import fixed, integer
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from bornbiased_jax.stats.kendall import tau_b
 
-TOP = 50
-"""m of Section 5: the coordinates with the largest mean output of the initialization."""
+TOP = 50 / 768
+"""m of Section 5 as a proportion of the width: coordinates with the largest mean output of the initialization."""
 
 
 def correlations(context: Context) -> Entry:
@@ -38,7 +38,8 @@ def correlations(context: Context) -> Entry:
     run, (seed, second) = persistence.base_run(context), settings["seeds"][:2]
     steps, moments = find_steps(run), persistence.initial_moments(settings)
     initial = persistence.initialization(run, seed)
-    top = min(TOP, persistence.model_config(settings).d_model)
+    # A standard deviation over coordinates takes two.
+    top = max(2, round(TOP * persistence.model_config(settings).d_model))
     taus: dict[str, Any] = {}
     with progress.bar(4 * len(steps), "checkpoints", unit="checkpoints", quiet=context.quiet) as advance:
         # Tau of the top coordinates, own seed and another's.

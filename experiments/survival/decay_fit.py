@@ -67,8 +67,9 @@ class Decay:
         Raises:
             InputError: a point lies beyond the farthest.
         """
-        if float(np.max(x, initial=0.0)) > self.farthest * (1 + 1e-9):
-            raise InputError(f"{np.max(x):.3g} lies beyond what was fitted allows: ask for at most {self.farthest:.3g}")
+        farthest = float(np.max(np.asarray(x, float), initial=0.0))
+        if farthest > self.farthest * (1 + 1e-9):
+            raise InputError(f"{farthest:.3g} lies beyond what was fitted allows: ask for at most {self.farthest:.3g}")
         return z_of_cosine(self.cosine(x), self.width, self.ceiling)
 
 

@@ -160,7 +160,7 @@ def test_names_escaped_in_html(made):
 
 @pytest.mark.slow
 def test_theory_stands_next_to_the_measurement(made):
-    assert made["preference"].table().columns[-3:] == ["theory", "80% band", "inside"]
+    assert made["preference"].table().columns[-3:] == ["theory, mean", "80% band", "inside"]
     assert "99% interval" in made["contraction"].tables()[1].columns
     drawn = [line.get_label() for line in made["contraction"].plot().axes[0].get_lines()]
     assert drawn == ["measured, T = 8", "theory, T = 8"]
