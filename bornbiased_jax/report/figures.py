@@ -101,6 +101,8 @@ def style() -> Iterator[None]:
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
         # A busy machine takes more than a second to place a legend: no news for a reader.
         warnings.filterwarnings("ignore", "Creating legend with loc", UserWarning)
+        # Names of files may have letters that the font lacks: boxes in a PNG, and right in an SVG.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
         yield
 
 
@@ -211,11 +213,12 @@ def reference(ax: Axes, value: float, name: str, color: str = BASELINE, vertical
 def short(name: str) -> str:
     r"""Return a name from a file or a folder as a figure has room for it: of a long one the end, which tells most.
 
-    Dollar signs are escaped, as two would enclose a formula.
+    Dollar signs are escaped, as two would enclose a formula, and so are bytes that are not UTF-8.
 
     >>> short("runs/a$b"), short("/home/me/models/a-model-of-some-length")
     ('runs/a\\$b', '…models/a-model-of-some-length')
     """
+    name = name.encode(errors="backslashreplace").decode()
     return (name if len(name) <= _LONGEST_NAME else f"…{name[1 - _LONGEST_NAME :]}").replace("$", r"\$")
 
 

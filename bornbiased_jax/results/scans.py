@@ -210,6 +210,7 @@ def mixture_figures(mixture: Mixture) -> dict[str, Panel]:
         blocks, heights = [cell.block for cell in cells], [cell.coefficient for cell in cells]
         bars.append(ax.errorbar(blocks, heights, [cell.std for cell in cells], marker="o", capsize=2))
     ax.legend(bars, [figures.short(row.base) for row in mixture.coefficients])
+    figures.count_axis(ax)
     figures.label(ax, "block", "coefficient")
     caption = (
         f"How far the suspect went from {mixture.origin} (0) toward each model (1), block by block; bars: standard "
