@@ -85,10 +85,10 @@ class Sinks(Result):
         std, sequences = report.get("sink_rate_std", {}).get(length), report["num_sequences"]
         # Over sequences, of their mean: a rate of average scores has none.
         is_average = report.get("threshold") == "average"
-        error = "" if std is None or sequences < 2 or is_average else f", give or take {percent(std / sequences**0.5)}"
+        error = "" if std is None or sequences < 2 or is_average else f", give or take {percent(std / sequences**0.5)},"
         least, where = f"more than {report['epsilon']:g}", f"position {report['position']} at T = {length}"
         sentences = [
-            f"{percent(rate)} of the heads{error}, put {least} of their attention on {where}: they are sinks."
+            f"{percent(rate)} of the heads{error} put {least} of their attention on {where}: they are sinks."
             if rate
             else f"No head puts {least} of its attention on {where}: there are no sinks.",
             f"All heads of the model were measured, on {count(sequences, 'window')} of one text.",

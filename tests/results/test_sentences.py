@@ -75,6 +75,14 @@ def test_no_preference_is_claimed_where_chance_explains_it(log10_p):
 def test_a_checkpoint_has_no_seed():
     (first, *_) = results.Preference([initial(None, 76, -183.4)]).summary()
     assert first.startswith("The model prefers")
+    # Nor another width, or another scheme.
+    (_, remedy) = results.Preference([initial(None, 5, 0.0)]).summary()
+    assert remedy == "That is no proof of indifference: more inputs show smaller preferences."
+
+
+def test_equal_logits_are_called_no_real_preference():
+    told = results.Preference([initial(0, 4_000, -300.0, top1_id=0)]).summary()
+    assert "ties go to the smallest id" in told[-1] and "is real" not in " ".join(told)
 
 
 def contracted(seed, by_layer, log10_p, seq_len=64):
@@ -160,7 +168,7 @@ def test_sinks_have_an_error_and_a_suspect():
     assert told[0].startswith("72% of the heads, give or take 1%,") and "T = 128" in told[0]
     assert "--silence blocks/12/mlp:1229" in told[2]
     # The deviation over sequences is not that of heads by their average score.
-    assert results.Sinks(value | {"threshold": "average"}).summary()[0].startswith("72% of the heads, put more")
+    assert results.Sinks(value | {"threshold": "average"}).summary()[0].startswith("72% of the heads put more")
 
 
 @pytest.mark.parametrize(("after", "word"), [(0.2, "fewer"), (0.5, "as many"), (0.7, "more")])
