@@ -89,6 +89,13 @@ def test_what_a_step_lacks_is_nan():
     np.testing.assert_array_equal(np.isnan(arrays["validation_loss"]), [[True, True], [True, True], [False, False]])
 
 
+def test_gradients_are_rows_next_to_cosines():
+    record = {"seq_len": 8, "gradient_norm_by_block": [2.0, 1.0], "gradient_norm_by_group": {"down": [0.5, 0.25]}}
+    record |= {f"{name}_by_layer": [0.1, 0.2] for name in ("inter_cosine", "intra_cosine")}
+    rows = results.Prediction("a", {}, [{**record, "inter_cosine_by_layer_std": [0.0, 0.0]}]).rows()
+    assert [(row["gradient_norm"], row["gradient_norm.down"]) for row in rows] == [(2.0, 0.5), (1.0, 0.25)]
+
+
 def test_z_is_an_array_by_step_and_component():
     steps = [
         {"step": step, "verdict": "unrelated", "components": [{"component": "mlp", "z": step + 0.5, "log10_p": -1.0}]}
