@@ -21,6 +21,7 @@ from bornbiased_jax.results.theory import (
     Record,
     check,
     cosine_cells,
+    cosine_row,
     fraction_cells,
     theory_summary,
     with_cosines,
@@ -316,12 +317,13 @@ class Contraction(_Probe):
         return figure
 
     def rows(self) -> list[dict[str, object]]:
-        """Return a row for each record and block."""
+        """Return a row for each record and block, with theory its prediction."""
         shared = ["seed", "seq_len", *[self.swept] * bool(self.swept)]
         return [
             {key: record[key] for key in shared}
             | {"block": block + 1}
             | {f"{kind}_cosine": record[f"{kind}_cosine_by_layer"][block] for kind in _KINDS}
+            | cosine_row(record, block)
             for record in self.records
             for block in range(len(record["inter_cosine_by_layer"]))
         ]

@@ -59,6 +59,10 @@ def test_fractions_are_arrays_by_seed_and_cosines_by_seed_and_block():
     cosines = contraction().arrays
     assert cosines["inter_cosine"].shape == (2, 3) and cosines["block"].tolist() == list(LAYERS)
     np.testing.assert_allclose(cosines["inter_cosine"][1], [5.1, 5.2, 5.3])
+    theory = {f"inter_cosine_by_layer{end}": [0.1, 0.2, 0.3] for end in ("", "_low", "_high")}
+    theory["inside_by_layer"] = [True, True, False]
+    predicted = results.Contraction([{**record, "theory": theory} for record in contraction().records]).arrays
+    assert predicted["theory.inter_cosine"][0].tolist() == [0.1, 0.2, 0.3] and not predicted["theory.inside"][0, 2]
 
 
 def test_several_lengths_and_a_sweep_are_further_axes():
