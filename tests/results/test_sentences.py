@@ -6,6 +6,7 @@ import pytest
 
 from bornbiased_jax import results
 from bornbiased_jax.config import preset
+from bornbiased_jax.lineage.scan import Match, ScanResult
 from bornbiased_jax.probes import outliers
 from bornbiased_jax.results import lineage_reports, run_reports
 from bornbiased_jax.results.wording import TERMS, named, percent
@@ -136,6 +137,17 @@ def test_unconfirmed_seed_sentence():
     assert told[0] == "Of 100 seeds searched, seed 7 is the one: r is 1.000."
     assert "does not confirm it" in told[1]
     assert "cannot see" in lineage_reports.WhichSeed({**SEARCHED, "seed": None}).summary()[1]
+
+
+def test_a_scan_that_decides_nothing_denies_nothing():
+    def told(*verdicts):
+        matches = tuple(
+            Match(name, "", verdict, None, None, "") for name, verdict in zip("abc", verdicts, strict=False)
+        )
+        return results.Scan(ScanResult("suspect", "", 1e-4, matches, 0)).summary()
+
+    assert [part[:14] for part in told("undefined", "undefined")] == ["Undefined for "]
+    assert told("unrelated", "undefined")[0].startswith("Of 1 base none shares an initialization with suspect")
 
 
 def audited(*kinds, tested=0):
