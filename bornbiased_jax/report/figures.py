@@ -158,15 +158,18 @@ def line(
     dashed: bool = False,
     markers: bool = False,
 ) -> None:
-    """Draw a line [n] with an optional band over an interval, such as the range over seeds."""
-    if interval is not None:
+    """Draw a line [n] with an optional band over an interval, such as the range over seeds; of one point a marker."""
+    is_point = np.size(x) == 1
+    if interval is not None and is_point:
+        ax.vlines(x, *interval, color=color, alpha=0.4, linewidth=4)
+    elif interval is not None:
         ax.fill_between(x, *interval, color=color, alpha=0.18, linewidth=0)
     ax.plot(
         x,
         y,
         color=color,
         linestyle="--" if dashed else "-",
-        marker="o" if markers else "",
+        marker="o" if markers or is_point else "",
         label=name or None,
     )
 
@@ -233,7 +236,7 @@ def left_out(count: int) -> str:
 
 def count_axis(ax: Axes) -> None:
     """Set the ticks of the horizontal axis at whole numbers: blocks, ranks."""
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
 @style()
