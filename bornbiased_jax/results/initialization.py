@@ -97,7 +97,8 @@ class WidthCheck(Record):
             if not row["flat"]:
                 first.setdefault(row["activation"], row)
         if not first:
-            low, high = max((row["interval"] for row in self.record["rows"]), key=lambda ends: ends[1] - ends[0])
+            intervals = [row["interval"] for row in self.record["rows"]]
+            low, high = max(intervals, key=lambda ends: ends[1] - ends[0], default=(0.0, 0.0))
             return [
                 f"muP holds: from width {widths} nothing shows that an activation grows or vanishes with width, at any "
                 f"step and over {self.record['num_seeds']} seeds; the widest 95% interval of a slope is {low:.2f} to "

@@ -183,6 +183,16 @@ def test_sinks_have_an_error_and_a_suspect():
     assert results.Sinks(value | {"threshold": "average"}).summary()[0].startswith("72% of the heads put more")
 
 
+def test_scores_of_even_attention_are_no_sinks():
+    value = {"sink_rate": {"8": 1.0}, "num_sequences": 4, "position": 1, "epsilon": 0.25}
+    assert "even attention, whose score is 0.34," in results.Sinks(value).summary()[0]
+    # From the eighth position on one row is left of eight.
+    late = value | {"position": 8}
+    assert "they are sinks" in results.Sinks(late).summary()[0]
+    assert "they are sinks" in results.Sinks(late | {"convention": "rows_from_k"}).summary()[0]
+    assert "even attention" in results.Sinks(late | {"convention": "rows_from_k", "epsilon": 0.1}).summary()[0]
+
+
 @pytest.mark.parametrize(("after", "word"), [(0.2, "fewer"), (0.5, "as many"), (0.7, "more")])
 def test_intervention_sentence_has_sign(after, word):
     value = {"position": 1, "sink_rate": after, "loss": 3.25, "before": {"sink_rate": 0.5, "loss": 3.0}}
