@@ -203,7 +203,7 @@ class _Meter:
 
     def text(self) -> str:
         parts = [self.count()]
-        if self._compiling and self._timed:
+        if self._compiling and self._timed and self.done != self.total:
             parts.append("compiling")
         rate = self.rate()
         if rate is not None:

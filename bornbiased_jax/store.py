@@ -36,6 +36,8 @@ from bornbiased_jax.folders import MARKER
 
 RATE_WINDOW = 3600.0
 """Seconds before the latest chunk over which its rate is taken."""
+BLOCK_GAP = 1.0
+"""Seconds between two chunks, at least, that were not computed in one block."""
 SHOWN_FAILURES = 10
 MAX_FAILED_ROUNDS = 5
 """Rounds in a row that may pass without a single new chunk."""
@@ -293,7 +295,7 @@ class TaskStatus(TypedDict):
     failures: dict[str, str]
     """Chunk to reason, of the first few."""
     per_minute: float | None
-    """Chunks of the last hour of work; None where there are fewer than two."""
+    """Chunks of the last hour of work; None until a second block of them is written."""
     seconds_left: float | None
     seconds_since_last: NotRequired[float]
 
@@ -329,9 +331,10 @@ def status(folder: Path | str) -> Status:
 def _task_status(tasks: TaskStore) -> TaskStatus:
     times, failures, finished = tasks.times(), tasks.failures(), tasks.chunks()
     num_requested = len(tasks.requested() | finished)
-    # Chunks a second over the last hour of work.
+    # Chunks a second over the last hour of work. Those of one block are written at once: the first block gives no rate.
     recent = [at for at in times if at >= times[-1] - RATE_WINDOW]
-    rate = (len(recent) - 1) / (recent[-1] - recent[0]) if len(recent) > 1 and recent[-1] > recent[0] else None
+    first = next((at for at in range(1, len(recent)) if recent[at] - recent[at - 1] >= BLOCK_GAP), None)
+    rate = None if first is None else (len(recent) - first) / (recent[-1] - recent[first - 1])
     try:
         same_code = code_digest(resolve(tasks.task.function)) == tasks.task.code
     except InputError:

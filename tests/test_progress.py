@@ -188,6 +188,10 @@ def test_compilation_shown_and_excluded_from_rate(clock, capsys):
         meter.add(2)
     assert meter.text() == "10 of 50 sequences, 2.0 sequences/s, 20 s left"
     assert meter.closing() == "10 of 50 sequences in 1 min 44 s, 2.0 sequences/s"
+    # Nothing is compiled where all was there before.
+    meter = progress._Meter(50, "sequences", 0)
+    meter.add(50, is_prior=True)
+    assert meter.text() == "50 of 50 sequences"
 
 
 def test_no_compilation_line_without_compilation(clock):

@@ -434,6 +434,11 @@ def test_status_tells_progress_rate_and_failures(tmp_path, capsys):
     assert run(["status", place]) == 0
     printed = capsys.readouterr().out
     assert "4 of 6" in printed and "no room" in printed and "2 min 00 s" in printed
+    # Two blocks of two chunks, then one: files of a block are written in one go.
+    for times, rate in (((60.05, 60, 0.05, 0), 2.0), ((0.15, 0.1, 0.05, 0), None)):
+        for seconds, chunk in zip(times, CHUNKS, strict=False):
+            os.utime(tasks.path / chunk.name, (now - seconds, now - seconds))
+        assert status(place)["pages"][0]["per_minute"] == (rate and pytest.approx(rate, rel=1e-3))
 
 
 def test_status_names_what_it_cannot_read(tmp_path):

@@ -61,7 +61,7 @@ class NeuronsType(click.ParamType):
 
 @click.command("fingerprint", cls=Command)
 @click.argument("checkpoint", metavar="C", help=CHECKPOINT)
-@click.option("--out", required=True, metavar="FILE", help="Where to store it.")
+@click.option("--out", type=options.FILE, required=True, metavar="FILE", help="Where to store it.")
 @click.option(
     "--neurons", type=NeuronsType(), metavar="N|all", help="Neurons of each MLP that are stored.  [default: 1024]"
 )

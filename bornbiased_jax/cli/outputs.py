@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 # Options of where results go and how they are shown: no part of the command that makes them again.
 RESULTS = ("json_file", "csv", "figures", "overwrite_figures", "page", "report", "quiet")
-# Those that name a file to write, and the one that names a file or a folder.
-PLACES = ("json_file", "csv", "page", "report", "out")
+# Those that name a file or a folder to write.
+PLACES = ("json_file", "csv", "figures", "page", "report", "out")
 
 
 result_options = click.option(
@@ -143,7 +143,7 @@ def prepare_json(json_file: str | None) -> None:
 
 
 def check_distinct(context: click.Context) -> None:
-    """Refuse two options that name one file, of which the later write would be all that is left.
+    """Refuse two options that name one place, of which the later write would be all that is left.
 
     Raises:
         InputError: naming both.
@@ -159,7 +159,7 @@ def check_distinct(context: click.Context) -> None:
             continue
         option = parameter.opts[0]
         if place in named:
-            raise InputError(f"{named[place]} and {option} are one file, {value}: name one for each")
+            raise InputError(f"{named[place]} and {option} are one place, {value}: name one for each")
         named[place] = option
 
 

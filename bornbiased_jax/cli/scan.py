@@ -130,9 +130,9 @@ def whichseed(
     from bornbiased_jax.results.lineage_reports import WhichSeed
 
     framework = arguments.pop("framework")
-    if framework == "torch" and (arguments["resume"] or options.given("engine") or options.given("entries")):
+    if framework == "torch" and any(map(options.given, ("resume", "range_size", "engine", "entries"))):
         raise InputError(
-            "--framework torch draws whole models in this process: leave --resume, --engine and --entries out"
+            "--framework torch draws whole models in this process: leave --resume, --range, --engine and --entries out"
         )
     store_settings = engines.store_settings(arguments)
     options.start(quiet=quiet)

@@ -152,7 +152,7 @@ def seedprint(
     drawn = places.write(result, f"{base} and {suspect}")
     to_stderr = places.json_file == "-"
     click.echo(result.text(), err=to_stderr)
-    outputs.print_tables([] if steps is None else [result.step_table()], to_stderr=to_stderr)
+    outputs.print_tables(result.step_tables(), to_stderr=to_stderr)
     for path in drawn:
         click.echo(str(path), err=to_stderr)
 

@@ -19,6 +19,7 @@ from bornbiased_jax.keys import check_seed, stream_key
 from bornbiased_jax.model import Cache, ForwardOptions, apply, empty_cache
 from bornbiased_jax.model.limits import check_tokens
 from bornbiased_jax.model.memory import cache_bytes, check_forward
+from bornbiased_jax.model.streaming import check_overflow
 from bornbiased_jax.parameters import Params
 
 
@@ -76,6 +77,7 @@ def generate(
 
     Raises:
         InputError: an empty prompt, an id outside the vocabulary, or more positions than the model has.
+        Overflow: logits that are not finite.
 
     Example:
         >>> from bornbiased_jax.checkpoints import open_checkpoint
@@ -99,6 +101,7 @@ def generate(
     if max_new_tokens == 0:
         return prompt
     check_forward(cfg, 1, len(prompt), logits=1, also=2 * cache_bytes(cfg, 1, len(prompt) + max_new_tokens))
+    check_overflow(cfg, checkpoint.params())
     stop = -1 if stop_id is None else stop_id
     key = stream_key(sampling.seed, "generate")
     first = np.asarray(prompt, np.int32)[None]

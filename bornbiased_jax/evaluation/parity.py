@@ -69,7 +69,7 @@ def parity(
         reason = "all logits of transformers are equal, so that any model would agree: look at the scale of the weights"
     return {
         **{name: number if np.isfinite(number) else None for name, number in numbers.items()},
-        "top1_agreement": float(np.mean(matches)),
+        "top1_agreement": None if reason else float(np.mean(matches)),
         "num_tokens": int(tokens_BT.size),
         "seq_len": length,
         **versions,

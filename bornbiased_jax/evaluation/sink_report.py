@@ -360,7 +360,9 @@ def count_sequences(cfg: ModelConfig, options: ReportOptions) -> int:
     cells = len(options.schemes) * len(options.granularities) * len({0, *options.keep_sinks})
     if options.streaming is not None:
         cells += len(options.keep_sinks) + 1
-    return options.num_sequences + (options.details * (2 + (cfg.mlp and cfg.num_experts is None)) + cells) * detailed
+    # A variance by position needs two.
+    details = max(2, detailed) + (1 + (cfg.mlp and cfg.num_experts is None)) * detailed
+    return options.num_sequences + options.details * details + cells * detailed
 
 
 def _variance(

@@ -101,6 +101,8 @@ def style() -> Iterator[None]:
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
         # A busy machine takes more than a second to place a legend: no news for a reader.
         warnings.filterwarnings("ignore", "Creating legend with loc", UserWarning)
+        # Names of files may have letters that the font lacks: boxes in a PNG, and right in an SVG.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
         yield
 
 
@@ -156,15 +158,18 @@ def line(
     dashed: bool = False,
     markers: bool = False,
 ) -> None:
-    """Draw a line [n] with an optional band over an interval, such as the range over seeds."""
-    if interval is not None:
+    """Draw a line [n] with an optional band over an interval, such as the range over seeds; of one point a marker."""
+    is_point = np.size(x) == 1
+    if interval is not None and is_point:
+        ax.vlines(x, *interval, color=color, alpha=0.4, linewidth=4)
+    elif interval is not None:
         ax.fill_between(x, *interval, color=color, alpha=0.18, linewidth=0)
     ax.plot(
         x,
         y,
         color=color,
         linestyle="--" if dashed else "-",
-        marker="o" if markers else "",
+        marker="o" if markers or is_point else "",
         label=name or None,
     )
 
@@ -211,11 +216,12 @@ def reference(ax: Axes, value: float, name: str, color: str = BASELINE, vertical
 def short(name: str) -> str:
     r"""Return a name from a file or a folder as a figure has room for it: of a long one the end, which tells most.
 
-    Dollar signs are escaped, as two would enclose a formula.
+    Dollar signs are escaped, as two would enclose a formula, and so are bytes that are not UTF-8.
 
     >>> short("runs/a$b"), short("/home/me/models/a-model-of-some-length")
     ('runs/a\\$b', '…models/a-model-of-some-length')
     """
+    name = name.encode(errors="backslashreplace").decode()
     return (name if len(name) <= _LONGEST_NAME else f"…{name[1 - _LONGEST_NAME :]}").replace("$", r"\$")
 
 
@@ -230,7 +236,7 @@ def left_out(count: int) -> str:
 
 def count_axis(ax: Axes) -> None:
     """Set the ticks of the horizontal axis at whole numbers: blocks, ranks."""
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
 @style()

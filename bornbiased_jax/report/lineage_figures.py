@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -16,6 +16,9 @@ from bornbiased_jax.report import figures
 _MOST_RUNS = 40
 # Colors of z: below 4 a matrix says nothing, for of thousands of unrelated ones few reach it.
 _Z = figures.Scale(-40.0, 40.0, gray_below=4.0)
+_DASHES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
+# Names in one column of a legend.
+_MOST_NAMES = 16
 
 
 def module_map(by_module: Sequence[Mapping[str, Any]], ax: Axes | None = None) -> Figure | None:
@@ -123,11 +126,18 @@ def z_by_step(steps: Sequence[Mapping[str, Any]], ax: Axes | None = None) -> Fig
         if points:
             x, y = zip(*points, strict=True)
             figures.line(ax, x, y, name=component, color=color, markers=True)
+            # Beyond the colors, dashes tell curves apart.
+            ax.lines[-1].set_linestyle(_DASHES[index // len(figures.SERIES) % len(_DASHES)])
     if not ax.lines:
         return None
     figures.count_axis(ax)
     figures.label(ax, "step", "z")
-    figures.legend(ax)
+    # So many names hide curves wherever they stand inside.
+    if len(components) > len(figures.SERIES):
+        columns = -(-len(components) // _MOST_NAMES)
+        ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), ncols=columns, handlelength=3)
+    else:
+        figures.legend(ax)
     return figure
 
 

@@ -18,7 +18,7 @@ MOST_DIGITS = 3
 LEAST_LOG10_P = -300
 """Log₁₀ of the smallest p-value that is written in digits."""
 
-_SUPERSCRIPT = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
+SUPERSCRIPT = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,7 +156,7 @@ def from_log10(digits: int = 3) -> Format:
 
     def write(log10: float) -> str:
         if log10 < LEAST_LOG10_P:
-            return f"< 10{str(LEAST_LOG10_P).translate(_SUPERSCRIPT)}"
+            return f"< 10{str(LEAST_LOG10_P).translate(SUPERSCRIPT)}"
         if log10 > -3:
             return significant(digits)(10.0**log10)
         exponent = math.floor(log10)
@@ -205,7 +205,7 @@ def p_value(digits: int = 2) -> Format:
 
 
 def _power(mantissa: float, exponent: int, digits: int) -> str:
-    return f"{_minus(f'{mantissa:.{digits - 1}f}')}\u202f×\u202f10{str(exponent).translate(_SUPERSCRIPT)}"
+    return f"{_minus(f'{mantissa:.{digits - 1}f}')}\u202f×\u202f10{str(exponent).translate(SUPERSCRIPT)}"
 
 
 def _minus(text: str) -> str:

@@ -85,10 +85,15 @@ class Sinks(Result):
         std, sequences = report.get("sink_rate_std", {}).get(length), report["num_sequences"]
         # Over sequences, of their mean: a rate of average scores has none.
         is_average = report.get("threshold") == "average"
-        error = "" if std is None or sequences < 2 or is_average else f", give or take {percent(std / sequences**0.5)}"
+        error = "" if std is None or sequences < 2 or is_average else f", give or take {percent(std / sequences**0.5)},"
         least, where = f"more than {report['epsilon']:g}", f"position {report['position']} at T = {length}"
+        # In short sequences attention without any preference exceeds ε as well.
+        even = self._even_score(int(length))
+        meaning = "they are sinks"
+        if even > report["epsilon"]:
+            meaning = f"so would even attention, whose score is {even:.2f}, and longer sequences tell sinks from it"
         sentences = [
-            f"{percent(rate)} of the heads{error}, put {least} of their attention on {where}: they are sinks."
+            f"{percent(rate)} of the heads{error} put {least} of their attention on {where}: {meaning}."
             if rate
             else f"No head puts {least} of its attention on {where}: there are no sinks.",
             f"All heads of the model were measured, on {count(sequences, 'window')} of one text.",
@@ -102,6 +107,12 @@ class Sinks(Result):
                 f"{self.super_neurons[0]}`."
             )
         return sentences
+
+    def _even_score(self, length: int) -> float:
+        """Compute the score of the position where every query spreads its attention evenly over all that it sees."""
+        position = self.report["position"]
+        num_rows = length - position + 1 if self.report.get("convention") == "rows_from_k" else length
+        return sum(1 / row for row in range(position, length + 1)) / num_rows
 
     @property
     def super_neurons(self) -> list[str]:

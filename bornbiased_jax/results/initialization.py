@@ -67,7 +67,7 @@ class Trainability(Result):
         depth, attention = self._planes()
         return {
             "depth": _panel(depth, "Scale of all weights of the blocks, and depth."),
-            "attention": _panel(attention, "Standard deviation of logits, and strength of the residual branches."),
+            "attention": _panel(attention, "Standard deviation of attention logits, and residual branches' strength."),
         }
 
     def rows(self) -> list[dict[str, object]]:
@@ -97,9 +97,12 @@ class WidthCheck(Record):
             if not row["flat"]:
                 first.setdefault(row["activation"], row)
         if not first:
+            intervals = [row["interval"] for row in self.record["rows"]]
+            low, high = max(intervals, key=lambda ends: ends[1] - ends[0], default=(0.0, 0.0))
             return [
                 f"muP holds: from width {widths} nothing shows that an activation grows or vanishes with width, at any "
-                f"step and over {self.record['num_seeds']} seeds.",
+                f"step and over {self.record['num_seeds']} seeds; the widest 95% interval of a slope is {low:.2f} to "
+                f"{high:.2f}.",
                 *self._rates(),
             ]
         parts = [

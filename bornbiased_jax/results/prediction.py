@@ -73,7 +73,7 @@ class Prediction(Result):
         for record in self.records:
             at = f", {self.swept} = {record[self.swept]}" if self.swept else ""
             columns = ["after block", "cosine between sequences", "std across seeds", "cosine within a sequence"]
-            rows = [list(row.values())[-4:] for row in self._layers(record)]
+            rows = [[row[name] for name in ("block", *_BY_LAYER)] for row in self._layers(record)]
             mean, low, high = (record[f"top1_share_{end}"] for end in ("mean", "p10", "p90"))
             note = (
                 f"Fraction of the top-1 token: {mean:.3%} (80% of seeds with fresh embeddings: {low:.3%}–{high:.3%})\n"
@@ -108,9 +108,14 @@ class Prediction(Result):
 
     def _layers(self, record: Mapping[str, Any]) -> list[dict[str, object]]:
         shared = {self.swept: record[self.swept]} if self.swept else {}
+        by_layer = {name: record[key] for name, key in _BY_LAYER.items()}
+        if "gradient_norm_by_block" in record:
+            by_layer["gradient_norm"] = record["gradient_norm_by_block"]
+            groups = record["gradient_norm_by_group"].items()
+            by_layer |= {f"gradient_norm.{group}": norms for group, norms in groups}
         return [
             {**shared, "seq_len": record["seq_len"], "block": block + 1}
-            | {name: record[key][block] for name, key in _BY_LAYER.items()}
+            | {name: values[block] for name, values in by_layer.items()}
             for block in range(len(record["inter_cosine_by_layer"]))
         ]
 

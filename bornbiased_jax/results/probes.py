@@ -21,6 +21,7 @@ from bornbiased_jax.results.theory import (
     Record,
     check,
     cosine_cells,
+    cosine_row,
     fraction_cells,
     theory_summary,
     with_cosines,
@@ -147,14 +148,16 @@ class Preference(_Probe):
         level = LEVEL / len(self.records)
         preferring = [record for record in self.records if 10.0 ** record["log10_p"] < level]
         if not preferring:
-            larger = "larger weights (--set init=normal-0.02)"
-            if self.model is not None and self.model["init"] == "normal-0.02":
-                larger = "larger weights"
+            larger = ", a wider model or larger weights"
+            if self.model is None or self.model["init"] != "normal-0.02":
+                larger += " (--set init=normal-0.02)"
+            # A checkpoint has the width and the weights that it has.
+            others = "" if best["seed"] is None else larger
             return [
                 f"No token is preferred more than chance allows: the most frequent one has {best['top1_count']:,} of "
                 f"{best['num_inputs']:,} inputs, and among {best['vocab_size']:,} equally likely tokens the luckiest "
                 f"would do as well with probability {chance(best['log10_p'])}.",
-                f"That is no proof of indifference: more inputs, a wider model or {larger} show smaller preferences.",
+                f"That is no proof of indifference: more inputs{others} show smaller preferences.",
                 *theory_summary(self.records),
             ]
         model = "The model" if best["seed"] is None else f"Seed {best['seed']}"
@@ -174,6 +177,9 @@ class Preference(_Probe):
                 f"{LEVEL:g}, corrected for the vocabulary and for all of them), with "
                 f"{count(len(tokens), 'different token')}."
             )
+        if best["top1_id"] == 0 and best["top1_share"] == 1.0:
+            tie = "Logits that are all equal, as of a head of zeros, give token 0 too: ties go to the smallest id."
+            return [*sentences, tie, *theory_summary(self.records)]
         scope = (
             "The p-value is about these weights and inputs: it says that this preference is real. It says nothing of "
             "other seeds; each has its own row."
@@ -311,12 +317,13 @@ class Contraction(_Probe):
         return figure
 
     def rows(self) -> list[dict[str, object]]:
-        """Return a row for each record and block."""
+        """Return a row for each record and block, with theory its prediction."""
         shared = ["seed", "seq_len", *[self.swept] * bool(self.swept)]
         return [
             {key: record[key] for key in shared}
             | {"block": block + 1}
             | {f"{kind}_cosine": record[f"{kind}_cosine_by_layer"][block] for kind in _KINDS}
+            | cosine_row(record, block)
             for record in self.records
             for block in range(len(record["inter_cosine_by_layer"]))
         ]
@@ -433,7 +440,9 @@ def _of_untrained(
     if isinstance(seeds, int | str):
         raise InputError(f"seeds={seeds!r} is one value: give a list, as in seeds=[{seeds}] or seeds=range(8)")
     options = ProbeOptions(intra=part == "contraction")
-    records = run.probe(untrained(cfg, fixed_embedding_seed=embedding_seed), seeds, inputs, options)
+    # A seed that is named twice would count twice in means and corrections.
+    distinct = list(dict.fromkeys(seeds))
+    records = run.probe(untrained(cfg, fixed_embedding_seed=embedding_seed), distinct, inputs, options)
     return [part_of(record, part, cfg, inputs) for record in records]
 
 

@@ -19,7 +19,7 @@ from bornbiased_jax.lineage.weights_compare import check_count
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.tables import Panel
 from bornbiased_jax.results.result import Listing, Result, listing
-from bornbiased_jax.results.wording import among
+from bornbiased_jax.results.wording import among, count
 from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
 
 if TYPE_CHECKING:
@@ -71,11 +71,13 @@ class Scan(Result):
         undefined = (
             f"Undefined for {len(unclear)} of {num_bases} bases: {', '.join(unclear)}. `bornbiased seedprint` says why."
         )
+        if len(unclear) == num_bases:
+            return [undefined]
         if not related:
             return [
-                f"None of {num_bases} bases shares an initialization with {self.result.suspect}, as far as the stored "
-                "order of coordinates, neurons and heads shows. `bornbiased seedprint` also matches neurons in another "
-                "order.",
+                f"Of {count(num_bases - len(unclear), 'base')} none shares an initialization with "
+                f"{self.result.suspect}, as far as the stored order of coordinates, neurons and heads shows. "
+                "`bornbiased seedprint` also matches neurons in another order.",
                 *([undefined] if unclear else []),
             ]
         named = ", ".join(
@@ -99,7 +101,7 @@ class Scan(Result):
             f"{self.result.num_tested} of {len(matches)} bases passed the screen at z = {threshold:.2g}; p is "
             "corrected for all."
         )
-        title = f"{self.result.suspect} against {len(matches)} bases"
+        title = f"{self.result.suspect} against {count(len(matches), 'base')}"
         components = [
             listing(f"Components of {match.base}", {"component": "component", **_COLUMNS}, match.components)
             for match in top
@@ -210,6 +212,7 @@ def mixture_figures(mixture: Mixture) -> dict[str, Panel]:
         blocks, heights = [cell.block for cell in cells], [cell.coefficient for cell in cells]
         bars.append(ax.errorbar(blocks, heights, [cell.std for cell in cells], marker="o", capsize=2))
     ax.legend(bars, [figures.short(row.base) for row in mixture.coefficients])
+    figures.count_axis(ax)
     figures.label(ax, "block", "coefficient")
     caption = (
         f"How far the suspect went from {mixture.origin} (0) toward each model (1), block by block; bars: standard "

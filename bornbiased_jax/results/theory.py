@@ -152,6 +152,15 @@ def fraction_cells(record: Record) -> dict[str, str]:
     }
 
 
+def cosine_row(record: Record, block: int) -> dict[str, object]:
+    """Return ``theory`` of a row of one block, counted from 0: the predicted cosine, its interval; none without one."""
+    if "theory" not in record:
+        return {}
+    prediction = record["theory"]
+    ends = {f"inter_cosine{end}": prediction[f"inter_cosine_by_layer{end}"][block] for end in ("", "_low", "_high")}
+    return {"theory": {**ends, "inside": prediction["inside_by_layer"][block]}}
+
+
 def cosine_cells(records: Sequence[Record], block: int) -> dict[str, str]:
     """Return columns for one length: the predicted cosine after a block, its interval, how many lie inside."""
     prediction, place = records[0]["theory"], block - 1

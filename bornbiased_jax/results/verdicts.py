@@ -23,7 +23,7 @@ from bornbiased_jax.report import lineage_figures
 from bornbiased_jax.report.tables import Panel
 from bornbiased_jax.results.result import Listing, Result, listing
 from bornbiased_jax.results.sheet_tables import sheet_listings
-from bornbiased_jax.results.verdicts_by_step import StepVerdict, is_identity
+from bornbiased_jax.results.verdicts_by_step import StepComponent, StepVerdict, is_identity
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,8 +43,8 @@ _CHANCE = {"null", "p_value", "log10_p", "log10_p_adjusted", "log10_p_bound", "l
 _CHANCE |= {"statistic", "null_mean", "null_std"}
 _FOUND = {"same-lineage": "yes", "unrelated": "no", "undefined": "undefined"}
 _NO_CHANCE = "The verdict does not rest on this: the numbers are equal, a fact without a probability."
-# Components by step that stand in one table.
-_COMPONENTS_A_TABLE = 8
+# Components by step that stand in one table, as wide as a terminal.
+_COMPONENTS_A_TABLE = 6
 _MEANING = (
     "What is asked: training starts from random numbers, which a seed decides. In two models that were started apart, "
     "neurons and coordinates of the same number do not correspond, however alike the models become. Agreement beyond "
@@ -158,7 +158,7 @@ class Lineage(Result):
         if outside:
             note = "z of the coordinates of each matrix alone; parts above have the evidence that is strongest there."
             tables.append(listing("Outside the blocks", {"module": "matrix", "z": "z"}, outside, note))
-        return [*tables, *self._step_tables()]
+        return [*tables, *self.step_tables()]
 
     def _without_chance(
         self, columns: Mapping[str, str], title: str, rows: Sequence[Mapping[str, Any]], note: str
@@ -200,41 +200,35 @@ class Lineage(Result):
             *([] if self.sheet is None else sheet_listings(self.sheet)),
         ]
 
-    def step_table(self) -> Listing:
-        """List a row for each step: z and the corrected log10 p of each component; of equal models neither."""
-        steps = self.steps or ()
-        components = dict.fromkeys(row["component"] for step in steps for row in step["components"])
-        rows = []
-        for step in steps:
-            cells = {
-                row["component"]: f"{_cell(row['z'])} ({_cell(row.get('log10_p_adjusted'))})"
-                for row in ([] if is_identity(step) else step["components"])
-            }
-            rows.append([step["step"], step["verdict"], *[cells.get(name, "–") for name in components]])
-        count = sum(row["log10_p"] is not None for step in steps for row in step["components"])
-        note = f"p is corrected by Holm's method for all {count} p-values of this table; verdicts are each step's own."
-        if equal := [str(step["step"]) for step in steps if is_identity(step)]:
-            note = (
-                f"p is corrected by Holm's method for all {count} p-values of these steps; verdicts are each step's "
-                f"own. At step {', '.join(equal)} the numbers are equal: a fact without a probability, for which no z "
-                "and no p are shown."
-            )
-        return Listing("By step: z (log10 p, corrected)", ["step", "verdict", *components], rows, note)
+    def step_tables(self) -> list[Listing]:
+        """List a row for each step: z and the corrected log10 p of each component; of equal models neither.
 
-    def _step_tables(self) -> list[Listing]:
-        """Cut the table by step into parts that fit a page; each begins with the steps and their verdicts."""
+        What is wider than a terminal is cut into parts.
+        """
         if self.steps is None:
             return []
-        whole, parts = self.step_table(), []
-        names = whole.columns[2:]
+        names = list(dict.fromkeys(row["component"] for step in self.steps for row in step["components"]))
+        cells = [
+            {} if is_identity(step) else {row["component"]: _cell(row) for row in step["components"]}
+            for step in self.steps
+        ]
+        title, parts = "By step: z (log10 p, corrected)", []
         for start in range(0, max(1, len(names)), _COMPONENTS_A_TABLE):
-            part = slice(start, start + _COMPONENTS_A_TABLE)
-            title = (
-                f"{whole.title}, {names[start]} to {names[part][-1]}" if len(names) > len(names[part]) else whole.title
+            part = names[start : start + _COMPONENTS_A_TABLE]
+            rows = [
+                [step["step"], step["verdict"], *(row.get(name, "–") for name in part)]
+                for step, row in zip(self.steps, cells, strict=True)
+            ]
+            part_title = title if len(part) == len(names) else f"{title}, {part[0]} to {part[-1]}"
+            parts.append(Listing(part_title, ["step", "verdict", *part], rows))
+        count = sum(row["log10_p"] is not None for step in self.steps for row in step["components"])
+        note = f"p is corrected by Holm's method for all {count} p-values of these steps; verdicts are each step's own."
+        if equal := [str(step["step"]) for step in self.steps if is_identity(step)]:
+            note += (
+                f" At step {', '.join(equal)} the numbers are equal: a fact without a probability, for which no z and "
+                "no p are shown."
             )
-            rows = [[*row[:2], *row[2:][part]] for row in whole.rows]
-            parts.append(Listing(title, [*whole.columns[:2], *names[part]], rows))
-        return [*parts[:-1], parts[-1]._replace(note=whole.note)]
+        return [*parts[:-1], parts[-1]._replace(note=note)]
 
     def figures(self) -> dict[str, Panel]:
         """Draw z by block and matrix, the statistic and its null, z by step: those that the verdict rests on."""
@@ -331,8 +325,9 @@ def _with_reason(row: Mapping[str, Any], column: str) -> dict[str, Any]:
     return {**row, column: f"none: {row['reason']}"} if row["verdict"] == "undefined" else dict(row)
 
 
-def _cell(number: float | None) -> str:
-    return "–" if number is None else f"{number:.4g}"
+def _cell(row: StepComponent) -> str:
+    z, log10_p = ("–" if value is None else f"{value:.3g}" for value in (row["z"], row.get("log10_p_adjusted")))
+    return f"{z} ({log10_p})"
 
 
 def _score_lines(scores: Sequence[Score]) -> str:

@@ -76,7 +76,7 @@ def by_step(reference: str, suspect: ComparedModel, **options: Unpack[TraceOptio
     """
     rows: list[StepVerdict] = []
     steps = run_steps(reference)
-    with progress.bar(len(steps), "verdict by step", unit="steps") as advance:
+    with progress.bar(len(steps), "verdict by step", unit="checkpoints") as advance:
         for step, checkpoint in steps:
             # A model that was read block by block is closed after each comparison.
             model = suspect if suspect.scratch is None else dataclasses.replace(suspect)

@@ -6,11 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 
 from bornbiased_jax.config import PRESETS, FieldValue, ModelConfig
-from bornbiased_jax.report.numbers import LEAST_LOG10_P
+from bornbiased_jax.report.numbers import LEAST_LOG10_P, SUPERSCRIPT
 
 LEVEL = 0.01
 """A p-value below this, divided by the number of results it was chosen among, is called more than chance."""
-_SUPERSCRIPT = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
 
 def chance(log10_p: float) -> str:
@@ -22,7 +21,7 @@ def chance(log10_p: float) -> str:
     if log10_p > -4:
         return f"{10.0**log10_p:.2g}"
     # Rounded up, so that no more is claimed than was found; nobody needs less than 10⁻³⁰⁰.
-    return f"10{str(max(math.ceil(log10_p), LEAST_LOG10_P)).translate(_SUPERSCRIPT)}"
+    return f"10{str(max(math.ceil(log10_p), LEAST_LOG10_P)).translate(SUPERSCRIPT)}"
 
 
 def named(model: Mapping[str, FieldValue] | None) -> str:

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from bornbiased_jax import results
 from bornbiased_jax.cli.main import _SYNONYMS, cli, run
 from bornbiased_jax.cli.options import parse_lengths, parse_seeds
+from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import output_fingerprint as prints
 from tests.cli.commands import commands
@@ -45,6 +47,8 @@ def test_a_seed_or_a_length_that_is_named_twice_is_probed_once(monkeypatch):
     monkeypatch.setattr("bornbiased_jax.cli.outputs.OutputFiles.show", lambda *_arguments: None)
     assert run(["probe", "preference", *PROBE, "--seq-len", "8,4,8", "--seeds", "0:3,2,1"]) == 0
     assert probed == [([0, 1, 2], 8), ([0, 1, 2], 4)]
+    results.preference(preset("gpt2-tiny"), seeds=[2, 1, 2], seq_len=16, num_inputs=4)
+    assert probed[2:] == [([2, 1], 16)]
 
 
 @pytest.mark.parametrize(

@@ -200,11 +200,13 @@ def test_a_verdict_follows_a_run_step_by_step(folder, capsys):
     assert "run@seed=1" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["--json", "x", "--csv", "x"], ["--csv", "x", "--page", "./x"]])
-def test_one_file_for_two_results_is_refused(words, tmp_path, capsys):
+@pytest.mark.parametrize(
+    "words", [["--json", "x", "--csv", "x"], ["--csv", "x", "--page", "./x"], ["--figures", "x", "--page", "x"]]
+)
+def test_one_place_for_two_results_is_refused(words, tmp_path, capsys):
     call = ["predict", "--model", "gpt2-tiny", "--seq-len", "4", "--num-inputs", "8"]
     assert run([*call, *words]) == 2
-    assert f"{words[0]} and {words[2]} are one file" in capsys.readouterr().err
+    assert f"{words[0]} and {words[2]} are one place" in capsys.readouterr().err
     fingerprint = ["fingerprint", "seed:1@gpt2-tiny,num_layers=1,d_model=8,num_heads=1,d_ff=8,vocab_size=64"]
     assert run([*fingerprint, "--out", "x", "--json", str(tmp_path / "x")]) == 2
     assert not (tmp_path / "x").exists()

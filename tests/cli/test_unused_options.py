@@ -59,7 +59,12 @@ ROWS = {
     ),
     "roles without a folder": ([*PAIR, "--roles", "roles.json"], "is a folder of weights, which --roles is for"),
     "numbers on standard output": ([*PREDICT, "--csv", "-"], "only --json writes to: name a file"),
+    "fingerprint on standard output": (["fingerprint", INITIAL, "--out", "-"], "only --json writes to: name a file"),
     "report on standard output": (["audit", ".", "--report", "-"], "only --json writes to: name a file"),
+    "range of torch": (
+        ["whichseed", INITIAL, "--framework", "torch", "--seeds", "0:2", "--range", "10"],
+        "leave --resume, --range, --engine and --entries out",
+    ),
     "gradients": ([*PREDICT, "--inputs", "gaussian", "--gradients"], "leave --inputs out"),
     "diagram": ([*PREDICT, "--inputs", "gaussian", "--diagram", "--page", "d.html"], "leave --inputs out"),
     "frozen": (["audit", "listing.json", "--frozen", "embed"], "only digests are read"),

@@ -116,7 +116,7 @@ def test_sampling_out_of_range_is_refused(numbers, sentence):
 
 
 @pytest.mark.slow
-def test_the_limits_are_kept():
+def test_the_limits_are_kept(monkeypatch):
     checkpoint = open_checkpoint(HF / "llama")
     assert generate(checkpoint, [7], 0) == [7]
     assert len(generate(checkpoint, [7], 39)) == 40
@@ -132,6 +132,10 @@ def test_the_limits_are_kept():
             generate(checkpoint, prompt, count)
     with pytest.raises(InputError, match="no tokenizer"):
         generate_text(checkpoint, "Once", 3)
+    large = jax.tree.map(lambda leaf: leaf * 1e30, checkpoint.params())
+    monkeypatch.setattr(checkpoint, "params", lambda: large)
+    with pytest.raises(InputError, match="overflows float32"):
+        generate(checkpoint, [7], 1)
 
 
 @pytest.mark.slow

@@ -95,6 +95,7 @@ def test_parity_is_undefined_where_logits_say_nothing(monkeypatch, logit, words)
     monkeypatch.setattr("bornbiased_jax.evaluation.parity.transformers_logits", constant)
     comparison = parity(FIXTURES / "hf" / "llama", num_sequences=1, seq_len=4)
     assert comparison["verdict"] == "undefined" and words in comparison["reason"]
+    assert comparison["top1_agreement"] is None
     # JSON has no NaN.
     assert json.dumps(comparison, allow_nan=False)
     (line,) = Parity(comparison).summary()

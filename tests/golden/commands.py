@@ -33,6 +33,7 @@ LORA = f"adapt runs/a@seed=1 --method lora --rank 2 {TRAINED} --out runs/lora"
 # Mappings whose keys are data: presets, tensors, files, seeds, lengths, libraries.
 DATA = ("model", "models", "tensors", "digests", "files", "libraries", "extras", "config", "headlines")
 DATA += ("score_by_layer_head", "sink_rate", "sink_rate_std", "sink_rate_of_average")
+DATA += ("gradient_norm_by_group", "z_by_period")
 # Keys below these are left out: what git says is there in a checkout alone, settings of a chunk are Python's.
 BELOW = ("provenance.git.", "pages[].settings.")
 
@@ -44,7 +45,11 @@ CALLS: dict[str, tuple[list[str], str]] = {
     "probe-preference-checkpoint": ([], f"probe preference --checkpoint {INITIAL} {PROBE}"),
     "probe-contraction": ([], f"probe contraction {MODEL} {PROBE} --seeds 0:2"),
     "probe-contraction-theory": ([], f"probe contraction {MODEL} {PROBE} --theory"),
+    "probe-dry-run": ([], f"probe preference {MODEL} {PROBE} --dry-run"),
+    "init-scheme": ([], f"init-scheme {INITIAL}"),
     "predict": ([], f"predict {MODEL} --seq-len 4"),
+    "predict-gradients": ([], f"predict {MODEL} --seq-len 4 --gradients"),
+    "predict-diagram": ([], f"predict {MODEL} --seq-len 4 --diagram"),
     "seedprint-auto": ([], f"seedprint {INITIAL} {OTHER} --quiet"),
     "seedprint-auto-outputs": ([], f"seedprint {INITIAL} {OTHER} {PROBE}"),
     "seedprint-weights": ([], f"seedprint {INITIAL} {OTHER} --quiet --test weights"),
@@ -65,6 +70,7 @@ CALLS: dict[str, tuple[list[str], str]] = {
     "whichseed": ([], f"whichseed {INITIAL} --seeds 0:4 --quiet"),
     "whichseed-none": ([], f"whichseed {INITIAL} --seeds 2:4 --quiet"),
     "fingerprint": ([], f"fingerprint {INITIAL} --outputs {PROBE} --out one"),
+    "fingerprint-weights": ([], f"fingerprint {INITIAL} --out one"),
     "digest": ([], f"digest {INITIAL}"),
     "audit": (
         [f"export {ref} suite/seed{seed}-step0" for seed, ref in enumerate((INITIAL, INITIAL))],

@@ -129,6 +129,8 @@ def test_nearly_equal_directions_are_said_and_equal_ones_refused(folder, tmp_pat
     scan = results.scan(
         str(folder / "merge"), str(folder / "first"), str(tmp_path / "near"), mixture_base=str(folder / "base")
     )
+    blocks = scan.figures()["mixture"].figure.axes[0].get_xticks()
+    np.testing.assert_array_equal(blocks, np.round(blocks))
     assert scan.mixture.condition_number > ILL_CONDITIONED and "poorly determined" in " ".join(scan.summary())
     with pytest.raises(InputError, match="first and first have the same weights: leave one of them out"):
         fit(folder, "merge", bases=("first", "first"))

@@ -1,5 +1,7 @@
 """Sink scores: the definitions against each other, memory, and refusals."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -155,6 +157,10 @@ def test_report(model):
     report = report_on_ids(cfg, params, ids, options, advance=observed.append)
     assert list(report["sink_rate"]) == ["4", "8"]
     assert sum(observed) == count_sequences(cfg, options)
+    observed.clear()
+    single = dataclasses.replace(options, num_sequences=1)
+    report_on_ids(cfg, params, ids, single, advance=observed.append)
+    assert sum(observed) == count_sequences(cfg, single)
     windows = cut_sequences(ids, 8, 6)
     for length in (4, 8):
         expected = measure_sinks(cfg, params, windows[:, :length])

@@ -131,6 +131,14 @@ def test_a_figure_stays_legible_where_the_window_is_narrow():
     assert float(re.search(r"max-width: ([\d.]+)rem", style)[1]) > least
 
 
+def test_a_single_point_shows_with_its_interval():
+    _, ax = figures.new()
+    figures.line(ax, [1], [0.5], ([0.4], [0.6]))
+    figures.count_axis(ax)
+    assert ax.lines[0].get_marker() == "o" and all(tick.is_integer() for tick in ax.get_xticks())
+    np.testing.assert_array_equal(ax.collections[0].get_segments()[0], [[1, 0.4], [1, 0.6]])
+
+
 def test_a_noisy_line_is_drawn_smoothed_over_raw():
     figure, ax = figures.new()
     heights = 3.0 + np.tile([-1.0, 1.0], 50)

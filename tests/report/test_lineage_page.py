@@ -140,7 +140,7 @@ def test_steps_of_equal_numbers_show_no_probability():
         steps.append({"step": step, **row, "components": components, "identity": identity})
     verdict = undefined("weights", "no reason", num_inputs=None, alpha=0.01)
     result = Lineage("runs/a@seed=1", "suspect", verdict, steps=steps)
-    table = result.step_table()
+    (table,) = result.step_tables()
     assert [row[:3] for row in table.rows] == [
         [0, "same-lineage", "–"],
         [2, "same-lineage", "9 (-89.5)"],
@@ -154,13 +154,21 @@ def test_steps_of_equal_numbers_show_no_probability():
     alone = dataclasses.replace(result, steps=steps[:1])
     assert "steps" not in alone.figures() and alone.draw() is None
     plain = dataclasses.replace(result, steps=steps[1:])
-    assert plain.step_table().note.startswith("p is corrected by Holm's method for all 2 p-values of this table")
+    assert plain.step_tables()[0].note.startswith("p is corrected by Holm's method for all 2 p-values of these steps")
+    # More components than a terminal is wide, and than there are colors.
+    names = [f"blocks/{block}" for block in range(1, 8)]
+    wide = [{**steps[1], "components": [{**steps[1]["components"][0], "component": name} for name in names]}]
+    result = dataclasses.replace(result, steps=wide)
+    assert [table.columns[2:] for table in result.step_tables()] == [names[:6], names[6:]]
+    curves = result.figures()["steps"].figure.axes[0].lines
+    assert len({(curve.get_color(), curve.get_linestyle()) for curve in curves}) == 7
 
 
 def test_names_of_runs_are_no_formulas_and_leave_room():
-    runs = ["lr$_{a$", "a/very/long/folder/of/experiments/with/many/parts/run1"]
+    runs = ["lr$_{a$", "a/very/long/folder/of/experiments/with/many/parts/run1", "not utf-8: \udcff", "模型"]
     rows = [{"name": run, "run": run, "step": 0} for run in runs]
     graph = lineage_graph({"checkpoints": rows, "graph": {"edges": []}, "findings": []})
     svg = figures.svg(graph, "graph", "")
     assert "lr$_{a$</text>" in svg and "experiments/with/many/parts/run1</text>" not in svg
+    assert "not utf-8: \\udcff</text>" in svg and "模型</text>" in svg
     assert "/with/many/parts/run1</text>" in svg and graph.axes[0].bbox.width > 100

@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 
 from bornbiased_jax import results
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.results import page
 from bornbiased_jax.results.comparison import compare
 from bornbiased_jax.results.initialization import Trainability
 from bornbiased_jax.results.run_reports import Evaluation
@@ -58,6 +59,10 @@ def test_fractions_are_arrays_by_seed_and_cosines_by_seed_and_block():
     cosines = contraction().arrays
     assert cosines["inter_cosine"].shape == (2, 3) and cosines["block"].tolist() == list(LAYERS)
     np.testing.assert_allclose(cosines["inter_cosine"][1], [5.1, 5.2, 5.3])
+    theory = {f"inter_cosine_by_layer{end}": [0.1, 0.2, 0.3] for end in ("", "_low", "_high")}
+    theory["inside_by_layer"] = [True, True, False]
+    predicted = results.Contraction([{**record, "theory": theory} for record in contraction().records]).arrays
+    assert predicted["theory.inter_cosine"][0].tolist() == [0.1, 0.2, 0.3] and not predicted["theory.inside"][0, 2]
 
 
 def test_several_lengths_and_a_sweep_are_further_axes():
@@ -87,6 +92,16 @@ def test_what_a_step_lacks_is_nan():
     arrays = training().arrays
     assert arrays["loss"].shape == (3, 2) and arrays["loss"][2, 1] == 5.0 / 3
     np.testing.assert_array_equal(np.isnan(arrays["validation_loss"]), [[True, True], [True, True], [False, False]])
+
+
+def test_gradients_are_rows_next_to_cosines_and_no_theory_is_called_measured():
+    record = {"seq_len": 8, "gradient_norm_by_block": [2.0, 1.0], "gradient_norm_by_group": {"down": [0.5, 0.25]}}
+    record |= {f"inter_cosine_by_layer{end}": [0.1, 0.2] for end in ("", "_std", "_low", "_high")}
+    record |= {f"top1_share_{end}": 0.1 for end in ("mean", "p10", "p90")} | {"coverage": 0.99, "num_tokens": 8}
+    prediction = results.Prediction("a", {}, [{**record, "intra_cosine_by_layer": [0.1, 0.2]}])
+    rows = prediction.rows()
+    assert [(row["gradient_norm"], row["gradient_norm.down"]) for row in rows] == [(2.0, 0.5), (1.0, 0.25)]
+    assert ">measured<" not in page.draw(prediction, "a")
 
 
 def test_z_is_an_array_by_step_and_component():

@@ -6,6 +6,7 @@ import pytest
 
 from bornbiased_jax import results
 from bornbiased_jax.config import preset
+from bornbiased_jax.lineage.scan import Match, ScanResult
 from bornbiased_jax.probes import outliers
 from bornbiased_jax.results import lineage_reports, run_reports
 from bornbiased_jax.results.wording import TERMS, named, percent
@@ -75,6 +76,14 @@ def test_no_preference_is_claimed_where_chance_explains_it(log10_p):
 def test_a_checkpoint_has_no_seed():
     (first, *_) = results.Preference([initial(None, 76, -183.4)]).summary()
     assert first.startswith("The model prefers")
+    # Nor another width, or another scheme.
+    (_, remedy) = results.Preference([initial(None, 5, 0.0)]).summary()
+    assert remedy == "That is no proof of indifference: more inputs show smaller preferences."
+
+
+def test_equal_logits_are_called_no_real_preference():
+    told = results.Preference([initial(0, 4_000, -300.0, top1_id=0)]).summary()
+    assert "ties go to the smallest id" in told[-1] and "is real" not in " ".join(told)
 
 
 def contracted(seed, by_layer, log10_p, seq_len=64):
@@ -130,6 +139,17 @@ def test_unconfirmed_seed_sentence():
     assert "cannot see" in lineage_reports.WhichSeed({**SEARCHED, "seed": None}).summary()[1]
 
 
+def test_a_scan_that_decides_nothing_denies_nothing():
+    def told(*verdicts):
+        matches = tuple(
+            Match(name, "", verdict, None, None, "") for name, verdict in zip("abc", verdicts, strict=False)
+        )
+        return results.Scan(ScanResult("suspect", "", 1e-4, matches, 0)).summary()
+
+    assert [part[:14] for part in told("undefined", "undefined")] == ["Undefined for "]
+    assert told("unrelated", "undefined")[0].startswith("Of 1 base none shares an initialization with suspect")
+
+
 def audited(*kinds, tested=0):
     pairs = [{"p_value": 0.5}] * tested + [{"p_value": None}]
     findings = [{"kind": kind} for kind in kinds]
@@ -160,7 +180,17 @@ def test_sinks_have_an_error_and_a_suspect():
     assert told[0].startswith("72% of the heads, give or take 1%,") and "T = 128" in told[0]
     assert "--silence blocks/12/mlp:1229" in told[2]
     # The deviation over sequences is not that of heads by their average score.
-    assert results.Sinks(value | {"threshold": "average"}).summary()[0].startswith("72% of the heads, put more")
+    assert results.Sinks(value | {"threshold": "average"}).summary()[0].startswith("72% of the heads put more")
+
+
+def test_scores_of_even_attention_are_no_sinks():
+    value = {"sink_rate": {"8": 1.0}, "num_sequences": 4, "position": 1, "epsilon": 0.25}
+    assert "even attention, whose score is 0.34," in results.Sinks(value).summary()[0]
+    # From the eighth position on one row is left of eight.
+    late = value | {"position": 8}
+    assert "they are sinks" in results.Sinks(late).summary()[0]
+    assert "they are sinks" in results.Sinks(late | {"convention": "rows_from_k"}).summary()[0]
+    assert "even attention" in results.Sinks(late | {"convention": "rows_from_k", "epsilon": 0.1}).summary()[0]
 
 
 @pytest.mark.parametrize(("after", "word"), [(0.2, "fewer"), (0.5, "as many"), (0.7, "more")])

@@ -132,7 +132,7 @@ def test_sentences_name_what_grows_and_from_which_step():
     model = {"attention_scale": None, "tie_embeddings": True}
     record = {**Scaling((64, 128), 4, "adamw", rows[:1], 64).to_json(), "model": model}
     text, rates, lacks = WidthCheck(record).summary()
-    assert text.startswith("muP holds")
+    assert text.startswith("muP holds") and text.endswith("the widest 95% interval of a slope is -0.05 to 0.05.")
     assert "fell with the width, from width 64 on" in rates
     assert "attention_scale=1/head_dim" in lacks and "tie_embeddings=false" in lacks
 
