@@ -55,9 +55,7 @@ Group = Literal[
 GROUPS: tuple[Group, ...] = get_args(Group)
 DistributionKind = Literal["normal", "truncated2", "truncated3", "uniform", "orthogonal", "zeros", "ones"]
 Structure = Literal["none", "balanced", "centered", "mirrored", "repeated"]
-Exchangeable = Literal["coordinates", "units", "heads", "vocabulary"]
 KINDS: tuple[DistributionKind, ...] = get_args(DistributionKind)
-ALL_LABELS: frozenset[Exchangeable] = frozenset(get_args(Exchangeable))
 DEFAULT_STD = 0.02
 
 
@@ -340,13 +338,3 @@ def scaled(rule: Rule, dimensions: Sequence[Dimensions]) -> Distribution:
         return Distribution(rule.kind, (rule.std,), rule.structure)
     stds = tuple(STD_RULES[rule.std](layer) for layer in dimensions)
     return Distribution(rule.kind, stds if len(set(stds)) > 1 else stds[:1], rule.structure)
-
-
-def exchangeable(rules: Mapping[Group, Rule]) -> frozenset[Exchangeable]:
-    """Return the labels that a scheme leaves exchangeable: permuted, initial weights are as likely as they were.
-
-    Independent draws leave all, and so do balanced and centered ones. Mirrored neurons leave pairs alone, which
-    permutations of single neurons are not.
-    """
-    mirrored = any(rule.structure == "mirrored" for rule in rules.values())
-    return ALL_LABELS - {"units"} if mirrored else ALL_LABELS

@@ -9,9 +9,6 @@ import click
 import click.shell_completion
 from typing_extensions import override
 
-WIDTH = 80
-"""Columns that the list of commands fits into."""
-
 
 class CommandEntry(NamedTuple):
     """The module of a command, below ``bornbiased_jax.cli``, and its line in the list of commands."""

@@ -9,7 +9,7 @@ from bornbiased_jax.probes.contraction import ContractionRecord
 from bornbiased_jax.probes.outliers import Outliers, dom_ratio, effective_rank, measure_outliers, super_neurons
 from bornbiased_jax.probes.preference import PreferenceRecord
 from bornbiased_jax.probes.run import ProbeOptions, ProbeRecord, probe
-from bornbiased_jax.probes.sinks import attention_maps, measure_sinks
+from bornbiased_jax.probes.sinks import measure_sinks
 from bornbiased_jax.probes.subject import ProbedModel, from_weights, untrained
 from bornbiased_jax.probes.variance import PositionMoments, discrepancy, position_moments
 
@@ -22,7 +22,6 @@ __all__ = [
     "ProbeOptions",
     "ProbeRecord",
     "ProbedModel",
-    "attention_maps",
     "discrepancy",
     "dom_ratio",
     "effective_rank",

@@ -35,7 +35,6 @@ Convention = Literal["all_rows", "rows_from_k"]
 Threshold = Literal["per_sequence", "average"]
 CONVENTIONS: tuple[Convention, ...] = ("all_rows", "rows_from_k")
 THRESHOLDS: tuple[Threshold, ...] = ("per_sequence", "average")
-_WEIGHTS = ("attention_weights",)
 NOTHING = 1e-4
 """A row whose sum is at most this part of its absolute sum adds up to nothing: float32 leaves some 1e-7 of either."""
 
@@ -141,7 +140,7 @@ def measure_sinks(
     check_epsilon(options.epsilon)
     lengths_reported = _check_settings(cfg, T, options)
     epsilon, convention, position = options.epsilon, options.convention, options.position
-    reading = Reading(_WEIGHTS, AttentionSums(position, options.normalize))
+    reading = Reading(("attention_weights",), AttentionSums(position, options.normalize))
     # Add up, batch by batch, what positions receive from the queries of each prefix.
     received_LHT = np.zeros((cfg.num_layers, cfg.num_heads, T))
     scores: dict[int, list[np.ndarray]] = {length: [] for length in lengths_reported}
@@ -172,29 +171,6 @@ def measure_sinks(
     }
 
 
-def attention_maps(
-    cfg: ModelConfig,
-    params: Weights,
-    tokens_NT: ArrayLike,
-    *,
-    edit: Edit | Edits | None = None,
-) -> np.ndarray:
-    """Average attention weights over the sequences, [L, H, T, T] (query, key), for drawing.
-
-    Sequences are run one at a time, but the result itself is L·H·T² numbers: meant for short sequences.
-
-    Raises:
-        InputError: inputs that do not fit the model, or a model without attention.
-    """
-    x = check_sequences(cfg, tokens_NT)
-    _check_attention(cfg)
-    total_LHTT = np.zeros((cfg.num_layers, cfg.num_heads, x.shape[1], x.shape[1]))
-    reading, passes = Reading(_WEIGHTS, _summed_weights), ForwardOptions(edit=edit)
-    for _, map_LHTT in read_batches(cfg, params, x, reading, size=1, options=passes):
-        total_LHTT += map_LHTT
-    return total_LHTT / len(x)
-
-
 def check_epsilon(epsilon: float) -> None:
     """Refuse a threshold that no attention score, or every one, would exceed.
 
@@ -205,13 +181,9 @@ def check_epsilon(epsilon: float) -> None:
         raise InputError(f"epsilon={epsilon} is not between 0 and 1: attention scores are fractions, try 0.25")
 
 
-def _check_attention(cfg: ModelConfig) -> None:
+def _check_settings(cfg: ModelConfig, T: int, options: SinkOptions) -> list[int]:
     if not cfg.attention:
         raise InputError("the model has no attention (attention=false), so it has no sinks: choose another")
-
-
-def _check_settings(cfg: ModelConfig, T: int, options: SinkOptions) -> list[int]:
-    _check_attention(cfg)
     convention, position, threshold = options.convention, options.position, options.threshold
     if convention not in CONVENTIONS:
         raise InputError(f"convention {convention!r} is not one of {', '.join(CONVENTIONS)}")
@@ -249,10 +221,6 @@ class AttentionSums:
             weights_BHTT = jnp.where(has_sum_BHT1, weights_BHTT / jnp.where(has_sum_BHT1, sum_BHT1, 1.0), 0.0)
         column_BHT = jnp.take(weights_BHTT, self.position - 1, axis=-1)
         return column_BHT, jnp.sum(weights_BHTT, axis=2)
-
-
-def _summed_weights(captured: dict[str, jax.Array]) -> jax.Array:
-    return jnp.sum(captured["attention_weights"].astype(jnp.float32), axis=0)
 
 
 def _rows(length: int, position: int, convention: str) -> int:

@@ -9,7 +9,7 @@ import sys
 import click
 import pytest
 
-from bornbiased_jax.cli.catalogue import COMMANDS, SECTIONS, WIDTH
+from bornbiased_jax.cli.catalogue import COMMANDS, SECTIONS
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.cli.sections import SECTIONS as SECTIONS_OF_OPTIONS
 from tests.cli.commands import commands
@@ -29,10 +29,10 @@ SLOW = {"jax", "jaxlib", "scipy", "flax", "matplotlib", "bornbiased_jax.theory",
 
 
 def test_the_list_of_commands_fits_eighty_columns_and_nothing_is_cut(monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", str(WIDTH))
+    monkeypatch.setenv("COLUMNS", "80")
     assert run(["--help"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= WIDTH
+    assert max(map(len, lines)) <= 80
     for question, entries in SECTIONS.items():
         place = lines.index(question)
         for offset, (name, entry) in enumerate(entries.items(), 1):
@@ -56,11 +56,11 @@ def test_help_says_what_code_and_records_say(path, said, capsys):
 
 @pytest.mark.parametrize("path", commands())
 def test_help_fits_eighty_columns_and_explains_each_option_in_its_section(path, monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", str(WIDTH))
+    monkeypatch.setenv("COLUMNS", "80")
     assert run([*path.split(), "--help"]) == 0
     page = capsys.readouterr().out
     lines = page.splitlines()
-    assert max(map(len, lines)) <= WIDTH
+    assert max(map(len, lines)) <= 80
     assert not any(line.endswith("...") for line in lines if not line.startswith("Usage: "))
     assert any(line.strip().startswith(f"bornbiased {path}") for line in lines), "an example"
     titles = [line.removesuffix(":") for line in lines if line.endswith(":") and line[0] != " "]

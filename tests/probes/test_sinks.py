@@ -13,7 +13,7 @@ from bornbiased_jax.evaluation.sink_report import ReportOptions, count_sequences
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model import ForwardOptions, streaming
 from bornbiased_jax.probes import sinks
-from bornbiased_jax.probes.sinks import SinkOptions, attention_maps, measure_sinks
+from bornbiased_jax.probes.sinks import SinkOptions, measure_sinks
 from tests.model.forward import apply
 
 N, T = 5, 12
@@ -76,13 +76,6 @@ def test_rows_that_do_not_sum_to_one(model):
     np.testing.assert_allclose(shared["row_mass_LH"], 1.0, rtol=1e-5)
     expected = (weights / weights.sum(-1, keepdims=True))[..., 0].mean((1, 3))
     np.testing.assert_allclose(shared["score_LH"], expected, atol=1e-6)
-
-
-def test_attention_maps_are_the_weights(model):
-    cfg, params, tokens = model
-    weights = apply(cfg, params, tokens, capture=("attention_weights",)).layers["attention_weights"]
-    maps = attention_maps(cfg, params, tokens)
-    np.testing.assert_allclose(maps, np.asarray(weights, np.float64).mean(axis=1), atol=1e-6)
 
 
 @pytest.mark.slow
