@@ -15,12 +15,12 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.model.memory import kernels
 
 CALLS, REPEATS = 4, 3
-Shape = tuple[int, int, int]
+ProductShape = tuple[int, int, int]
 """(m, k, n) of a product [m, k] × [k, n]."""
 
 
 def rate_of(
-    products: Mapping[Shape, int], dtype: str = "float32", precision: jax.lax.PrecisionLike = "highest"
+    products: Mapping[ProductShape, int], dtype: str = "float32", precision: jax.lax.PrecisionLike = "highest"
 ) -> float:
     """Measure floating-point operations per second of products (m, k, n), each as often as it counts, on one device."""
     multiply = jax.jit(lambda a, b: jnp.matmul(a, b, precision=precision))

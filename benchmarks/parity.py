@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.recorded import Findings, command
-from benchmarks.tables import Record
+from benchmarks.tables import BenchmarkRecord
 from bornbiased_jax.checkpoints import export_hugging_face, find_smollm2, open_checkpoint
 from bornbiased_jax.checkpoints.families import FAMILIES
 from bornbiased_jax.config import preset
@@ -111,7 +111,7 @@ def measure(families: tuple[str, ...] = tuple(MODELS), seed: int = 0) -> Finding
     return {"rows": rows if path is None else [*rows, compared_file(path)]}
 
 
-def tables(record: Record) -> list[Table]:
+def tables(record: BenchmarkRecord) -> list[Table]:
     """Tabulate families in rows."""
     rows = [
         (

@@ -25,7 +25,7 @@ from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from benchmarks.recorded import Findings, command
-from benchmarks.tables import Record
+from benchmarks.tables import BenchmarkRecord
 from bornbiased_jax import io, progress
 from bornbiased_jax.checkpoints import export_hugging_face
 from bornbiased_jax.errors import InputError
@@ -207,7 +207,7 @@ def measure(peers: str, scale: str = "laptop", folder: str | None = None) -> Fin
         return benchmark(disputes.EXPERIMENT.settings[scale], Path(peers), Path(place))
 
 
-def tables(record: Record) -> list[Table]:
+def tables(record: BenchmarkRecord) -> list[Table]:
     """Tabulate the scores of installed tools, what they decide, and the area under the curve by kind."""
     tests, settings = record["tests"], record["settings"]
     kinds, count = len(tests[0]["kinds"]), settings["models"]

@@ -28,7 +28,7 @@ import numpy as np
 
 from benchmarks.matmul import matmul_rate
 from benchmarks.recorded import Findings, command, median_and_range
-from benchmarks.tables import Record, entries
+from benchmarks.tables import BenchmarkRecord, entries
 from bornbiased_jax import hardware
 from bornbiased_jax.checkpoints import export_hugging_face
 from bornbiased_jax.config import ModelConfig, preset
@@ -216,7 +216,7 @@ def measure(pairs: int = 5, sizes: tuple[str, ...] = tuple(SIZES)) -> Findings:
     return {size: measure_size(size, pairs=pairs) for size in sizes}
 
 
-def tables(record: Record) -> list[Table]:
+def tables(record: BenchmarkRecord) -> list[Table]:
     """Tabulate the compiled training step versus the loop, by model."""
     return entries(
         {"sizes": {size: measured for size, measured in record.items() if size != "provenance"}},

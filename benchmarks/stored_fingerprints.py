@@ -30,7 +30,7 @@ import numpy as np
 
 from benchmarks.recorded import Findings, command
 from benchmarks.streamed import SIZES
-from benchmarks.tables import Record, entries, facts
+from benchmarks.tables import BenchmarkRecord, entries, facts
 from bornbiased_jax import progress
 from bornbiased_jax.lineage.battery import compare_weights, screening_z
 from bornbiased_jax.lineage.fingerprint_file import save_fingerprint
@@ -199,7 +199,7 @@ def measure(bases: int = BASES, folder: str | None = None, peers: str | None = N
         return findings if peers is None else findings | {"small_pair": compare_peer(Path(peers), Path(place))}
 
 
-def tables(record: Record) -> list[Table]:
+def tables(record: BenchmarkRecord) -> list[Table]:
     """Tabulate seconds of work with stored fingerprints, and those of the peer where it was timed."""
     work = entries(
         record,

@@ -15,7 +15,7 @@ from bornbiased_jax.progress import duration
 from bornbiased_jax.report.numbers import fixed, format_named
 from bornbiased_jax.report.tables import Table, tabulate
 
-Record = Mapping[str, Any]
+BenchmarkRecord = Mapping[str, Any]
 BYTES = {"MB": 1e6, "GB": 1e9}
 
 
@@ -38,7 +38,7 @@ class Template(string.Formatter):
         return format_named(format_spec)(value) if format_spec else str(value)
 
 
-def fill(template: str, record: Record) -> str:
+def fill(template: str, record: BenchmarkRecord) -> str:
     """Fill a template's fields.
 
     Raises:
@@ -47,13 +47,15 @@ def fill(template: str, record: Record) -> str:
     return Template().vformat(template, (), record)
 
 
-def facts(record: Record, *, title: str, rows: Mapping[str, str], note: str = "") -> list[Table]:
+def facts(record: BenchmarkRecord, *, title: str, rows: Mapping[str, str], note: str = "") -> list[Table]:
     """Make one table with a row for each template, under its name; names, title and note are templates too."""
     cells = [([fill(name, record)], {"measured": fill(cell, record)}) for name, cell in rows.items()]
     return [tabulate(fill(title, record), ["what"], cells, fill(note, record))]
 
 
-def entries(record: Record, *, title: str, each: str, columns: Mapping[str, str], note: str = "") -> list[Table]:
+def entries(
+    record: BenchmarkRecord, *, title: str, each: str, columns: Mapping[str, str], note: str = ""
+) -> list[Table]:
     """Make one table with a row for each entry of a field and a column for each template, the first one its heading.
 
     Args:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from benchmarks.matmul import Shape, linear_shapes, rate_of
+from benchmarks.matmul import ProductShape, linear_shapes, rate_of
 from benchmarks.pretrain_vs_torch import JaxLoop, seconds
 from benchmarks.recorded import Findings, median_and_range, run
 from benchmarks.tables import facts
@@ -30,12 +30,12 @@ from bornbiased_jax.training.throughput import flops_per_token
 MAX_ROWS_HEAD = 8192
 
 
-def products(cfg: ModelConfig, rows: int) -> Counter[Shape]:
+def products(cfg: ModelConfig, rows: int) -> Counter[ProductShape]:
     """List (m, k, n) of every [m, k] × [k, n] of one step on so many positions, and how often it occurs.
 
     Of each linear map y = x W: y itself, the gradient of x and that of W.
     """
-    counts: Counter[Shape] = Counter()
+    counts: Counter[ProductShape] = Counter()
     head_rows = min(rows, MAX_ROWS_HEAD)
     maps = [(rows, *shape, cfg.num_layers) for shape in linear_shapes(cfg)]
     maps.append((head_rows, cfg.d_model, cfg.vocab_size, max(1, rows // head_rows)))

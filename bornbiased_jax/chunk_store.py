@@ -38,12 +38,12 @@ REQUESTED, FAILED = "asked-", "failed-"
 _FUNCTION = re.compile(r"(bornbiased_jax|experiments|tests)(\.\w+)+:compute")
 _REMOVE = "it was edited or corrupted: remove it"
 
-Record = TypeVar("Record", bound=Mapping[str, object])
-Settings = Mapping[str, Any]
+RecordKind = TypeVar("RecordKind", bound=Mapping[str, object])
+TaskSettings = Mapping[str, Any]
 """JSON-ready settings of a task."""
 Results = dict[str, Any]
 """A chunk's result: a nested dict of arrays, as JAX and Flax take trees."""
-Compute = Callable[[Settings, Settings, list["Chunk"]], Iterable[Mapping[str, Any]]]
+Compute = Callable[[TaskSettings, TaskSettings, list["Chunk"]], Iterable[Mapping[str, Any]]]
 """A task's function: (settings, sources, chunks) -> their results, in this order."""
 
 
@@ -110,7 +110,7 @@ class Task(NamedTuple):
     """
 
     function: str
-    settings: Settings
+    settings: TaskSettings
     code: str
     libraries: Mapping[str, str]
     device: str
@@ -122,7 +122,7 @@ class Task(NamedTuple):
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def task_of(function: str, settings: Settings) -> Task:
+def task_of(function: str, settings: TaskSettings) -> Task:
     """Return the task of a function with these settings, by code, libraries and device of this process."""
     libraries = {name: version for name, version in library_versions().items() if name != "python"}
     plain = json.loads(json.dumps(settings, allow_nan=False))
@@ -182,9 +182,9 @@ def read_task(place: Path) -> Task:
     return Task(**_read_record(TaskRecord, place))
 
 
-def _read_record(kind: type[Record], place: Path) -> Record:
+def _read_record(kind: type[RecordKind], place: Path) -> RecordKind:
     """Read a JSON file of a store; refuse one that was edited."""
-    record: Record = schema.check(kind, io.read_json(place), str(place), _REMOVE)
+    record: RecordKind = schema.check(kind, io.read_json(place), str(place), _REMOVE)
     return record
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, cast
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.ranges import (
-    Experts,
+    ExpertCount,
     Fraction,
     FrequencyFactor,
     Heads,
@@ -31,7 +31,7 @@ from bornbiased_jax.ranges import (
 from bornbiased_jax.schema import shown
 from bornbiased_jax.schemes import Dimensions, parse_groups, parse_rule, parse_scheme, rules_of, scaled
 
-Norm = Literal["layernorm", "rmsnorm", "none"]
+NormKind = Literal["layernorm", "rmsnorm", "none"]
 NormPosition = Literal["pre", "post", "both"]
 NormParameters = Literal["all", "scale", "none"]
 Activation = Literal[
@@ -39,7 +39,7 @@ Activation = Literal[
     "gelu_centered", "gelu_tanh_centered", "relu_centered", "silu_centered", "relu_squared_centered",
     "leaky_relu_centered", "shifted_relu_centered",
 ]  # fmt: skip
-Positions = Literal["rope", "learned", "none"]
+PositionEncoding = Literal["rope", "learned", "none"]
 RopeScaling = Literal["none", "linear", "llama3"]
 QKNormScope = Literal["head", "projection"]
 PositionalScale = Literal["none", "amplify", "attenuate"]
@@ -76,7 +76,7 @@ class ModelConfig:
     vocab_size: Vocabulary = 4096
     max_seq_len: Length = 1024
     # Block.
-    norm: Norm = "layernorm"
+    norm: NormKind = "layernorm"
     norm_eps: Fraction = 1e-5
     norm_parameters: NormParameters = "all"
     """Which parameters norms have: all of their kind, no bias, or none; norms of queries and keys have a scale."""
@@ -102,14 +102,14 @@ class ModelConfig:
     logit_softcap: Positive | None = None
     """Logits are bounded to ±cap by cap · tanh(x / cap)."""
     # Mixture of experts: ``d_ff`` is the width of one expert, and experts have no biases.
-    num_experts: Experts | None = None
-    experts_per_token: Experts = 2
+    num_experts: ExpertCount | None = None
+    experts_per_token: ExpertCount = 2
     normalize_expert_weights: bool = True
     """The weights of a token's experts are made to sum to 1."""
     shared_expert_width: HiddenWidth | None = None
     """Hidden units of an expert that every token visits, weighted by a sigmoid gate of its own; none unless given."""
     # Positions.
-    positions: Positions = "rope"
+    positions: PositionEncoding = "rope"
     rope_theta: RopeBase = 10_000.0
     rotary_fraction: Fraction = 1.0
     rope_pattern: str | None = None

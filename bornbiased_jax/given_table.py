@@ -20,7 +20,7 @@ from bornbiased_jax.model.model import head_path
 from bornbiased_jax.parameters import parameter_table
 from bornbiased_jax.prediction import check_room, stack_of
 from bornbiased_jax.theory import preference
-from bornbiased_jax.theory.given_head import NODES, Common, fractions_given_head
+from bornbiased_jax.theory.given_head import NODES, Direction, fractions_given_head
 from bornbiased_jax.theory.mean_field import profile
 from bornbiased_jax.theory.predict import contraction, independent_inputs, scatter
 from bornbiased_jax.theory.stack import Stack
@@ -103,7 +103,7 @@ def _top1(cfg: ModelConfig, stack: Stack, seq_len: int, num_inputs: int, seed: i
         own_fraction = preference.tied_last_token_fraction(rho, cfg.vocab_size, cfg.d_model, aligned)
     counted = independent_inputs(mean_field, rho, num_inputs, own_fraction) or num_inputs
     fractions = fractions_given_head(
-        head_VD, Common(common_D, part), rho, rho_std, scatter(mean_field), counted, own_fraction=own_fraction
+        head_VD, Direction(common_D, part), rho, rho_std, scatter(mean_field), counted, own_fraction=own_fraction
     )
     # Quantiles of a count of inputs are such counts.
     low, high = np.round(np.quantile(fractions, [0.1, 0.9], method="inverted_cdf") * num_inputs) / num_inputs

@@ -22,8 +22,8 @@ from bornbiased_jax.chunk_store import (
     Chunk,
     Compute,
     Results,
-    Settings,
     Store,
+    TaskSettings,
     TaskStore,
     read_task,
     resolve,
@@ -51,7 +51,7 @@ ONE_COMPUTATION = (
 def compute_chunks(
     tasks: TaskStore,
     chunks: Sequence[Chunk],
-    sources: Settings,
+    sources: TaskSettings,
     compute: Compute,
     on_present: Callable[[Chunk], None] | None = None,
 ) -> None:
@@ -83,7 +83,7 @@ def compute_chunks(
         raise
 
 
-def compute_in_worker(folder: str, key: str, chunks: Sequence[Chunk], sources: Settings) -> str | None:
+def compute_in_worker(folder: str, key: str, chunks: Sequence[Chunk], sources: TaskSettings) -> str | None:
     """Compute the missing chunks of a task in a worker; return the sentence of an InputError.
 
     Not every executor carries exceptions. A worker refuses a task where it has other code, libraries or devices than
@@ -126,11 +126,11 @@ class Request(NamedTuple):
     """
 
     function: str
-    settings: Settings
+    settings: TaskSettings
     chunks: Sequence[Chunk]
     compute: Compute | None = None
     block: int = 1
-    sources: Settings = {}
+    sources: TaskSettings = {}
     arrays: Mapping[str, np.ndarray] = {}
 
 

@@ -25,7 +25,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.keys import check_seed
 from bornbiased_jax.parallel import PyTree
 
-Mode = Literal["auto", "vmap", "map"]
+SweepMode = Literal["auto", "vmap", "map"]
 CPU_BUDGET_BYTES = 2 * 2**30
 MAX_CHUNK = 256
 MAX_SHARDS = 4
@@ -62,7 +62,7 @@ class SweepOptions:
         steady: the same bits for a seed whatever else is swept (see :func:`plan`): for results kept in a store.
     """
 
-    mode: Mode = "auto"
+    mode: SweepMode = "auto"
     chunk: int | None = None
     mesh: jax.sharding.Mesh | None = None
     steady: bool = False

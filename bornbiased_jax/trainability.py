@@ -47,7 +47,7 @@ class Diagram(TypedDict):
     attention: Plane
 
 
-Cell = tuple[float | None, float | None, float | None]
+GridPoint = tuple[float | None, float | None, float | None]
 
 
 def diagram(cfg: ModelConfig, seq_len: int, num_inputs: int) -> Diagram:
@@ -80,7 +80,7 @@ def diagram(cfg: ModelConfig, seq_len: int, num_inputs: int) -> Diagram:
         norms = gradients.gradients(forward, num_inputs, head, biases, cfg.norm_parameters).by_block
         return float(norms[0] / norms[-1]) if norms[-1] > 0 else None
 
-    def cell(stack: Stack) -> Cell:
+    def cell(stack: Stack) -> GridPoint:
         return _cell(stack, seq_len, ratio_of)
 
     groups = dict(base.group_stds)
@@ -117,7 +117,7 @@ def scaled(stack: Stack, scales: Mapping[str, float]) -> Stack:
 
 
 def _plane(
-    cell: Callable[[Stack], Cell],
+    cell: Callable[[Stack], GridPoint],
     stack_at: Callable[[float, float], Stack],
     x: tuple[str, Sequence[float]],
     y: tuple[str, Sequence[float]],
@@ -137,7 +137,7 @@ def _plane(
     }
 
 
-def _cell(stack: Stack, seq_len: int, ratio_of: Callable[[MeanFieldProfile], float | None]) -> Cell:
+def _cell(stack: Stack, seq_len: int, ratio_of: Callable[[MeanFieldProfile], float | None]) -> GridPoint:
     """Compute contraction, gradient ratio and entropy; None where theory refuses."""
     try:
         forward = mean_field.profile(stack, seq_len, exact=True)

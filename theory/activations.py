@@ -42,7 +42,7 @@ def _silu_slope(u: Array) -> Array:
     return s * (1 + u * (1 - s))
 
 
-class Entry(NamedTuple):
+class Nonlinearity(NamedTuple):
     """One activation."""
 
     function: Function
@@ -51,18 +51,18 @@ class Entry(NamedTuple):
     """φ(−u) = −φ(u): its kernel is odd in ρ, and its mean 0."""
 
 
-TABLE: dict[str, Entry] = {
-    "relu": Entry(lambda u: np.maximum(u, 0.0), lambda u: np.heaviside(u, 0.5)),
-    "gelu": Entry(_gelu, lambda u: special.ndtr(u) + u * np.exp(-u * u / 2) / ROOT_2PI),
-    "gelu_tanh": Entry(_gelu_tanh, _gelu_tanh_slope),
-    "erf": Entry(lambda u: np.asarray(special.erf(u)), lambda u: 2 / np.sqrt(np.pi) * np.exp(-u * u), odd=True),
-    "tanh": Entry(np.tanh, lambda u: 1 - np.tanh(u) ** 2, odd=True),
-    "silu": Entry(_silu, _silu_slope),
-    "relu_squared": Entry(lambda u: np.maximum(u, 0.0) ** 2, lambda u: 2 * np.maximum(u, 0.0)),
-    "leaky_relu": Entry(lambda u: np.where(u > 0, u, LEAK * u), lambda u: np.where(u > 0, 1.0, LEAK)),
-    "shifted_relu": Entry(lambda u: np.maximum(u, -1.0), lambda u: np.heaviside(u + 1, 0.5)),
-    "signed_square": Entry(lambda u: u * np.abs(u), lambda u: 2 * np.abs(u), odd=True),
-    "identity": Entry(lambda u: np.asarray(u, dtype=np.float64), np.ones_like, odd=True),
+TABLE: dict[str, Nonlinearity] = {
+    "relu": Nonlinearity(lambda u: np.maximum(u, 0.0), lambda u: np.heaviside(u, 0.5)),
+    "gelu": Nonlinearity(_gelu, lambda u: special.ndtr(u) + u * np.exp(-u * u / 2) / ROOT_2PI),
+    "gelu_tanh": Nonlinearity(_gelu_tanh, _gelu_tanh_slope),
+    "erf": Nonlinearity(lambda u: np.asarray(special.erf(u)), lambda u: 2 / np.sqrt(np.pi) * np.exp(-u * u), odd=True),
+    "tanh": Nonlinearity(np.tanh, lambda u: 1 - np.tanh(u) ** 2, odd=True),
+    "silu": Nonlinearity(_silu, _silu_slope),
+    "relu_squared": Nonlinearity(lambda u: np.maximum(u, 0.0) ** 2, lambda u: 2 * np.maximum(u, 0.0)),
+    "leaky_relu": Nonlinearity(lambda u: np.where(u > 0, u, LEAK * u), lambda u: np.where(u > 0, 1.0, LEAK)),
+    "shifted_relu": Nonlinearity(lambda u: np.maximum(u, -1.0), lambda u: np.heaviside(u + 1, 0.5)),
+    "signed_square": Nonlinearity(lambda u: u * np.abs(u), lambda u: 2 * np.abs(u), odd=True),
+    "identity": Nonlinearity(lambda u: np.asarray(u, dtype=np.float64), np.ones_like, odd=True),
 }
 """Kernels in closed form are in ``closed_forms``; an activation without one gets a series in ``kernels``."""
 
@@ -81,9 +81,9 @@ UNIT_MEANS: dict[str, float] = {name: _unit_mean(name) for name, entry in TABLE.
 """What centered activations subtract, by the name of the activation."""
 
 
-def _centered(name: str) -> Entry:
+def _centered(name: str) -> Nonlinearity:
     function, derivative, _ = TABLE[name]
-    return Entry(lambda u: function(u) - UNIT_MEANS[name], derivative)
+    return Nonlinearity(lambda u: function(u) - UNIT_MEANS[name], derivative)
 
 
 TABLE.update({name + CENTERED: _centered(name) for name in UNIT_MEANS})

@@ -35,7 +35,7 @@ MOST_TERMS, TAIL = 48, 1e-7
 """Of the series of a sigmoid's weights: its length, and the energy that it may leave out."""
 
 
-class Weights(NamedTuple):
+class WeightMoments(NamedTuple):
     """First and second moments of the weights over heads."""
 
     mean_n: Array
@@ -107,7 +107,7 @@ def entropy(stack: Stack, layer: int, variance_n: Array, rho_within_nn: Array, g
 
 def weights(
     stack: Stack, layer: int, variance_n: Array, rho_within_nn: Array, grid: Grid, uniform: bool = False
-) -> Weights:
+) -> WeightMoments:
     """Compute the weights' moments, given the variance of the attention's input and its cosines within a sequence.
 
     With ``uniform`` every logit is taken as 0.
@@ -125,11 +125,11 @@ def weights(
         mean, total_n = 1.0 / grid.reach, np.ones_like(apart)
         together = grid.reach * list(map(participation, counts, apart_n))
     is_concentrated = bool(np.max(apart) > CONCENTRATED)
-    alone = Weights(mean, together, np.ones_like(rho_within_nn), apart, total_n, is_concentrated)
+    alone = WeightMoments(mean, together, np.ones_like(rho_within_nn), apart, total_n, is_concentrated)
     return alone._replace(boost_nn=boost(alone, rho_within_nn, grid))
 
 
-def boost(weights: Weights, rho_nn: Array, grid: Grid) -> Array:
+def boost(weights: WeightMoments, rho_nn: Array, grid: Grid) -> Array:
     """Compute E[a_t a_s]/(E[a_t]E[a_s]) of the weights of one key in two rows whose logits for it correlate by ρ.
 
     Of log-normal weights it is e^(Ωρ), that of one row to the power ρ, and nearly so for weights of few keys: within a
@@ -156,7 +156,7 @@ def _overlaps(logit_variance_n: Array, rho_nn: Array, grid: Grid) -> Array:
     return np.asarray(np.exp(hats_nm @ np.log(boost_mm) @ hats_nm.T))
 
 
-def _sigmoid(stack: Stack, logits_n: Array) -> Weights:
+def _sigmoid(stack: Stack, logits_n: Array) -> WeightMoments:
     """Compute the moments of sigmoid(logit − ln max_seq_len): weights do not compete, so their mean moves too."""
     largest = float(np.max(logits_n))
     if largest > LARGEST_VARIANCE:
@@ -176,7 +176,7 @@ def _sigmoid(stack: Stack, logits_n: Array) -> Weights:
         rest = rest - series[-1] ** 2
     series.append(np.sqrt(np.maximum(rest, 0.0)))
     ones = np.ones_like(mean)
-    return Weights(mean, square, np.outer(ones, ones), logits_n, ones, series_kn=np.array(series))
+    return WeightMoments(mean, square, np.outer(ones, ones), logits_n, ones, series_kn=np.array(series))
 
 
 def sigmoid_sum(

@@ -115,8 +115,8 @@ def _erf_slope_dual(rho: Array, s: Array, t: Array) -> Array:
     return 4 / np.pi / np.sqrt(_erf_det(rho, s, t))
 
 
-Kernel = Callable[[Array, Array, Array], Array]
-CLOSED: dict[str, tuple[Kernel, Kernel]] = {
+DualKernel = Callable[[Array, Array, Array], Array]
+CLOSED: dict[str, tuple[DualKernel, DualKernel]] = {
     "relu": (_relu_dual, _relu_slope_dual),
     "gelu": (_gelu_dual, _gelu_slope_dual),
     "erf": (_erf_dual, _erf_slope_dual),
@@ -153,7 +153,7 @@ def _centered_mean(name: str) -> Callable[[Array], Array]:
     return lambda s: mean(s) - c
 
 
-def _centered(name: str) -> tuple[Kernel, Kernel]:
+def _centered(name: str) -> tuple[DualKernel, DualKernel]:
     """Return the kernels of φ − c: the derivative's does not change."""
     (value, slope), mean, c = CLOSED[name], MEANS[name], UNIT_MEANS[name]
     return lambda rho, s, t: value(rho, s, t) - c * (mean(s) + mean(t)) + c * c, slope

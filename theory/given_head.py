@@ -29,7 +29,7 @@ TAIL = 1e-8
 """Probability that is left out at either end of that integral."""
 
 
-class Common(NamedTuple):
+class Direction(NamedTuple):
     """The part that the final states of every seed have in common."""
 
     common_D: Array
@@ -40,7 +40,7 @@ class Common(NamedTuple):
 
 def fractions_given_head(
     head_VD: npt.NDArray[np.floating],
-    common: Common,
+    common: Direction,
     rho: float,
     rho_std: float,
     states: Scatter,

@@ -19,7 +19,7 @@ from bornbiased_jax.theory import checks, kernels, sublayers
 from bornbiased_jax.theory.activations import Array
 from bornbiased_jax.theory.mean_field import MeanFieldProfile
 from bornbiased_jax.theory.stack import Stack
-from bornbiased_jax.theory.sublayers import CARRIED, OWN, PARTS, Fields, Sublayer
+from bornbiased_jax.theory.sublayers import CARRIED, OWN, PARTS, SecondMoments, Sublayer
 
 LARGEST_LENGTH = 512
 """Gram matrices hold every pair of positions."""
@@ -31,7 +31,7 @@ LARGEST_HEAD_VARIANCE = 0.8
 512 tokens on. Beyond, few tokens have most of the probability, and the log-normal moment has no bound."""
 
 
-class Pairs(NamedTuple):
+class TokenGram(NamedTuple):
     """A Gram matrix over tokens."""
 
     within_TT: Array
@@ -39,24 +39,24 @@ class Pairs(NamedTuple):
     cross_TT: Array
     """Of two sequences."""
 
-    def scaled(self, factor: float) -> Pairs:
+    def scaled(self, factor: float) -> TokenGram:
         """Return the matrices times a number."""
-        return Pairs(self.within_TT * factor, self.cross_TT * factor)
+        return TokenGram(self.within_TT * factor, self.cross_TT * factor)
 
-    def plus(self, other: Pairs) -> Pairs:
+    def plus(self, other: TokenGram) -> TokenGram:
         """Return the sum of two Gram matrices."""
-        return Pairs(self.within_TT + other.within_TT, self.cross_TT + other.cross_TT)
+        return TokenGram(self.within_TT + other.within_TT, self.cross_TT + other.cross_TT)
 
-    def times(self, other: Pairs) -> Pairs:
+    def times(self, other: TokenGram) -> TokenGram:
         """Return the product entry by entry."""
-        return Pairs(self.within_TT * other.within_TT, self.cross_TT * other.cross_TT)
+        return TokenGram(self.within_TT * other.within_TT, self.cross_TT * other.cross_TT)
 
-    def between(self, left_TT: Array) -> Pairs:
+    def between(self, left_TT: Array) -> TokenGram:
         """Return left · Gram · leftᵀ, the Gram matrix of sums over tokens."""
-        return Pairs(left_TT @ self.within_TT @ left_TT.T, left_TT @ self.cross_TT @ left_TT.T)
+        return TokenGram(left_TT @ self.within_TT @ left_TT.T, left_TT @ self.cross_TT @ left_TT.T)
 
 
-Adder = Callable[[int, str, Pairs, Pairs], None]
+Adder = Callable[[int, str, TokenGram, TokenGram], None]
 """Adds to a layer and a group the squared norm of Σ input ⊗ gradient by output, from the two Gram matrices."""
 
 
@@ -113,7 +113,7 @@ def gradients(
     has_norm_bias = stack.norm == "layernorm" and norm_parameters == "all"
     stream = _at_head(stack, forward.layers[-1], head)
 
-    def add(layer: int, group: str, inputs: Pairs, outputs: Pairs) -> None:
+    def add(layer: int, group: str, inputs: TokenGram, outputs: TokenGram) -> None:
         """Add the squared norm of Σ input ⊗ gradient by output."""
         if group == "norm" and norm_parameters == "none":
             return
@@ -150,31 +150,31 @@ def _refuse(stack: Stack, length: int) -> None:
         raise ValueError(f"length: gradients are followed over all pairs of at most {LARGEST_LENGTH} positions")
 
 
-def _ones(length: int) -> Pairs:
+def _ones(length: int) -> TokenGram:
     ones = np.ones((length, length))
-    return Pairs(ones, ones)
+    return TokenGram(ones, ones)
 
 
-def _normed(stack: Stack, source: Fields) -> Pairs:
+def _normed(stack: Stack, source: SecondMoments) -> TokenGram:
     """Return the Gram matrix of a sublayer's input, per dimension."""
     n = source.scaled(sublayers.input_scale(stack, source))
     within, cross = n.within_nn.copy(), n.cross_nn.copy()
     np.fill_diagonal(within, n.variance_n)
     np.fill_diagonal(cross, n.cross_n)
-    return Pairs(within, cross)
+    return TokenGram(within, cross)
 
 
-def _through_norm(stack: Stack, source: Fields, outputs: Pairs) -> Pairs:
+def _through_norm(stack: Stack, source: SecondMoments, outputs: TokenGram) -> TokenGram:
     """Turn gradients by a norm's output into those by its input."""
     scale_T = sublayers.norm_scale(stack, source.variance_n)
     constraints = {"layernorm": 2, "rmsnorm": 1, "none": 0}[stack.norm] / stack.width
     scale_TT = np.outer(scale_T, scale_T)
     within = outputs.within_TT * scale_TT
     within[np.diag_indices_from(within)] *= 1 - constraints
-    return Pairs(within, outputs.cross_TT * scale_TT)
+    return TokenGram(within, outputs.cross_TT * scale_TT)
 
 
-def _at_head(stack: Stack, last: Fields, head: HeadGradients) -> Pairs:
+def _at_head(stack: Stack, last: SecondMoments, head: HeadGradients) -> TokenGram:
     """Compute the Gram matrix of gradients of the summed loss by the final stream.
 
     Probabilities are log-normal, p − e_y with y uniform; what they share beyond 1/V is (e^{σ²ρ} − 1)/V.
@@ -200,18 +200,18 @@ def _at_head(stack: Stack, last: Fields, head: HeadGradients) -> Pairs:
         probability_T = 1 / (1 + head.vocabulary * np.exp(-np.clip(lead_T, -700, 700)))
         own_T = own_T + logit_variance * probability_T**2 * (1 - part_T**2)
     np.fill_diagonal(within, own_T)
-    return _through_norm(stack, last, Pairs(within, cross))
+    return _through_norm(stack, last, TokenGram(within, cross))
 
 
-def _kernels(stack: Stack, std_T: Array, inputs: Pairs, *, slope: bool) -> Pairs:
+def _kernels(stack: Stack, std_T: Array, inputs: TokenGram, *, slope: bool) -> TokenGram:
     """Compute E[φφ'] or E[φ'φ'] for every pair of tokens."""
     kernel = kernels.dual_derivative if slope else kernels.dual
     size = np.sqrt(np.outer(np.diag(inputs.within_TT), np.diag(inputs.within_TT)))
     rho = [np.clip(sublayers.over(part, size), -1.0, 1.0) for part in inputs]
-    return Pairs(*(kernel(stack.activation, part, std_T[:, None], std_T[None, :]) for part in rho))
+    return TokenGram(*(kernel(stack.activation, part, std_T[:, None], std_T[None, :]) for part in rho))
 
 
-def _mlp(stack: Stack, step: Sublayer, outputs: Pairs, add: Adder) -> Pairs:
+def _mlp(stack: Stack, step: Sublayer, outputs: TokenGram, add: Adder) -> TokenGram:
     """Add the gradients of an MLP's matrices; return those by the stream that it reads."""
     layer, D = step.layer, stack.width
     inputs = _normed(stack, step.source)
@@ -233,14 +233,14 @@ def _mlp(stack: Stack, step: Sublayer, outputs: Pairs, add: Adder) -> Pairs:
     return _below(stack, step, inputs, read, add)
 
 
-def _below(stack: Stack, step: Sublayer, inputs: Pairs, read: Pairs, add: Adder) -> Pairs:
+def _below(stack: Stack, step: Sublayer, inputs: TokenGram, read: TokenGram, add: Adder) -> TokenGram:
     """Add the gradients of a norm's scale and bias, and go through the norm."""
     if stack.norm != "none":
         add(step.layer, "norm", inputs, read)
     return _through_norm(stack, step.source, read)
 
 
-def _attention(forward: MeanFieldProfile, step: Sublayer, outputs: Pairs, add: Adder) -> Pairs:
+def _attention(forward: MeanFieldProfile, step: Sublayer, outputs: TokenGram, add: Adder) -> TokenGram:
     """Add the gradients of attention's matrices, whose weights are nearly uniform; return those by the stream."""
     stack, grid = forward.stack, forward.grid
     layer, D = step.layer, stack.width
@@ -266,26 +266,26 @@ def _attention(forward: MeanFieldProfile, step: Sublayer, outputs: Pairs, add: A
     gain = stack.query_width * stack.logit_scale**2 * D
     own_products, turned_TT = _own_products(stack, step.source), _turned(stack, len(mean_TT))
     parts = zip(inputs, own_products, by_mixed, strict=True)
-    by_query = Pairs(*(_by_query(mean_TT, turned_TT, *matrices) for matrices in parts))
-    by_key = Pairs(*(turned_TT * _by_key(mean_TT, *parts) for parts in zip(inputs, by_mixed, strict=True)))
+    by_query = TokenGram(*(_by_query(mean_TT, turned_TT, *matrices) for matrices in parts))
+    by_key = TokenGram(*(turned_TT * _by_key(mean_TT, *parts) for parts in zip(inputs, by_mixed, strict=True)))
     of_values = stds["value"] ** 2 * D
     for group, partner, by_output in (("query", "key", by_query), ("key", "query", by_key)):
         scaled = by_output.scaled(gain * of_values * stds[partner] ** 2)
         add(layer, group, inputs.scaled(D), scaled)
         read = read.plus(scaled.scaled(D * stds[group] ** 2))
     # A key's input meets itself in C_ij², whose mean exceeds that of C_ij squared.
-    seen_by_both = inputs.times(by_mixed).between(mean_TT.T).times(Pairs(turned_TT, turned_TT))
+    seen_by_both = inputs.times(by_mixed).between(mean_TT.T).times(TokenGram(turned_TT, turned_TT))
     add(layer, "key", own_products, seen_by_both.scaled(gain * of_values * stds["query"] ** 2 * D))
     return _below(stack, step, inputs, read, add)
 
 
-def _own_products(stack: Stack, source: Fields) -> Pairs:
+def _own_products(stack: Stack, source: SecondMoments) -> TokenGram:
     """Return the variance of products of different tokens' own parts, of order 1/D, per dimension."""
     pair_cnn = source.scaled(sublayers.input_scale(stack, source)).pair_cnn
     own_variance = pair_cnn[PARTS.index((OWN, OWN))] + pair_cnn[PARTS.index((CARRIED, CARRIED))]
     within = own_variance.copy()
     np.fill_diagonal(within, 0.0)
-    return Pairs(within, own_variance)
+    return TokenGram(within, own_variance)
 
 
 def _turned(stack: Stack, length: int) -> Array:

@@ -19,9 +19,9 @@ from bornbiased_jax.theory import positions, sublayers
 from bornbiased_jax.theory.activations import Array
 from bornbiased_jax.theory.positions import Grid
 from bornbiased_jax.theory.stack import Stack
-from bornbiased_jax.theory.sublayers import MEAN, OWN, PARTS, Fields, Sublayer
+from bornbiased_jax.theory.sublayers import MEAN, OWN, PARTS, SecondMoments, Sublayer
 
-__all__ = ["Fields", "MeanFieldProfile", "Stack", "profile"]
+__all__ = ["MeanFieldProfile", "SecondMoments", "Stack", "profile"]
 
 VANISHED, EXPLODED = 1e-70, 1e70
 """Variances of the stream outside these are refused: fourth powers leave float64, and the numbers float32."""
@@ -32,7 +32,7 @@ class MeanFieldProfile(NamedTuple):
 
     stack: Stack
     grid: Grid
-    layers: tuple[Fields, ...]
+    layers: tuple[SecondMoments, ...]
     """L + 1 of them, the embedding first."""
     sublayers: tuple[Sublayer, ...]
 
@@ -53,7 +53,7 @@ class MeanFieldProfile(NamedTuple):
         return np.stack([self.grid.interpolation_Tn @ f.variance_n for f in self.layers])
 
 
-def embed(stack: Stack, grid: Grid) -> Fields:
+def embed(stack: Stack, grid: Grid) -> SecondMoments:
     """Return the residual stream before the first block.
 
     Random tokens repeat: two positions hold the same one with probability 1/V. (Not so at the same position
@@ -66,7 +66,7 @@ def embed(stack: Stack, grid: Grid) -> Fields:
     pair_cnn = np.zeros((len(PARTS), n, n))
     pair_cnn[PARTS.index((MEAN, OWN))] = place * token / stack.width
     pair_cnn[PARTS.index((OWN, OWN))] = token**2 * (1.0 / stack.width + repeats * (1 - np.eye(n)))
-    return Fields(
+    return SecondMoments(
         np.full(n, token + place),
         alike,
         alike,
@@ -101,7 +101,7 @@ def profile(
     """
     places = positions.grid(length, stack.window, exact)
     stream = embed(stack, places)
-    layers: list[Fields] = [stream]
+    layers: list[SecondMoments] = [stream]
     steps: list[Sublayer] = []
     for layer in range(stack.num_layers):
         source = stream

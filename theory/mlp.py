@@ -121,7 +121,7 @@ def activation_map(name: str, rho: npt.ArrayLike, std: npt.ArrayLike = 1.0) -> A
     return np.clip(kernels.dual(name, rho, std) / kernels.second_moment(name, std), -1.0, 1.0)
 
 
-class Stack(NamedTuple):
+class MLPStack(NamedTuple):
     """An infinitely wide MLP₀ stack: entry 0 of ``rho`` and ``rms`` is the input.
 
     rho: cosine [layers + 1]; rms: root mean square of a coordinate [layers + 1]; preactivation_std [layers].
@@ -140,7 +140,7 @@ def mlp0_stack(
     input_std: float = 1.0,
     up_gain: float = 1.0,
     down_gain: float = 1.0,
-) -> Stack:
+) -> MLPStack:
     """Iterate the infinite-width recursion of an MLP₀ stack with any activation.
 
     Args:
@@ -162,7 +162,7 @@ def mlp0_stack(
         stds.append(float(np.sqrt(up_gain)) * rms[-1])
         rho.append(float(activation_map(name, rho[-1], stds[-1])))
         rms.append(float(np.sqrt(down_gain * kernels.second_moment(name, stds[-1]))))
-    return Stack(np.array(rho), np.array(rms), np.array(stds))
+    return MLPStack(np.array(rho), np.array(rms), np.array(stds))
 
 
 # Finite width.

@@ -22,7 +22,7 @@ ROUNDING = 1e-10
 """A cosine below this is none: there is no mean to lean toward."""
 
 
-class Contraction(NamedTuple):
+class CosineProfile(NamedTuple):
     """The inter-sequence cosine at the last position, after the embedding and after each block, [L + 1]."""
 
     mean: Array
@@ -42,15 +42,15 @@ class Contraction(NamedTuple):
         return np.hypot(self.seed_std, self.sampling_std)
 
 
-class Prediction(NamedTuple):
+class StackPrediction(NamedTuple):
     """All that theory says of a stack at one length."""
 
     profile: MeanFieldProfile
-    contraction: Contraction
+    contraction: CosineProfile
     top1: TopFraction
 
 
-def contraction(profiled: MeanFieldProfile, num_inputs: int | None = None, coverage: float = 0.99) -> Contraction:
+def contraction(profiled: MeanFieldProfile, num_inputs: int | None = None, coverage: float = 0.99) -> CosineProfile:
     """Compute mean, std and interval of the cosine, for one seed measured with ``num_inputs`` sequences.
 
     The measured value is (‖Σĥ‖² − N)/(N(N − 1)). Its variance given the seed is that of a U-statistic, 4 ζ/N
@@ -88,7 +88,7 @@ def contraction(profiled: MeanFieldProfile, num_inputs: int | None = None, cover
     skew = np.clip(lean, -1.0, 1.0) * part**3
     tails = np.array([(1 - coverage) / 2, (1 + coverage) / 2])
     low, high = (mean + total * scipy.stats.pearson3.ppf(tail, skew) for tail in tails)
-    return Contraction(
+    return CosineProfile(
         mean, over_seeds.std, sampling, beyond, np.clip(low, -1.0, 1.0), np.clip(high, -1.0, 1.0), coverage
     )
 
@@ -159,7 +159,7 @@ def predict(
     num_inputs: int | None = None,
     tied: bool = False,
     coverage: float = 0.99,
-) -> Prediction:
+) -> StackPrediction:
     """Predict everything at once, without sampling.
 
     Args:
@@ -195,4 +195,4 @@ def predict(
         last_token_fraction=own_fraction,
         **scatter(profiled)._asdict(),
     )
-    return Prediction(profiled, cosine, preference.recounted(top1, num_inputs, vocabulary))
+    return StackPrediction(profiled, cosine, preference.recounted(top1, num_inputs, vocabulary))

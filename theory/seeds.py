@@ -28,7 +28,7 @@ from bornbiased_jax.theory.activations import Array
 from bornbiased_jax.theory.mean_field import MeanFieldProfile
 from bornbiased_jax.theory.positions import Index
 from bornbiased_jax.theory.stack import Stack
-from bornbiased_jax.theory.sublayers import Fields, Sublayer, input_scale, output_scale, over
+from bornbiased_jax.theory.sublayers import SecondMoments, Sublayer, input_scale, output_scale, over
 
 NODES = 9
 
@@ -85,7 +85,7 @@ def fluctuations(profile: MeanFieldProfile) -> Fluctuations:
     return Fluctuations(np.sqrt(np.maximum(variances, 0.0)), shifts)
 
 
-def _coarse(fields: Fields, index: Index) -> _Coarse:
+def _coarse(fields: SecondMoments, index: Index) -> _Coarse:
     cross = fields.cross_nn[np.ix_(index, index)].copy()
     np.fill_diagonal(cross, fields.cross_n[index])
     return _Coarse(fields.variance_n[index], cross)

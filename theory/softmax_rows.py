@@ -25,7 +25,7 @@ NARROW_SCALE = 0.12
 HERMITE_NODES = 12
 
 
-class Common(NamedTuple):
+class SharedLogit(NamedTuple):
     """The part that two queries' logits for one key share: nodes in units of the logit, and their weights."""
 
     shift_c: Array
@@ -170,16 +170,16 @@ def _log_lattice(count: int, variance: float, reach: float) -> Array:
     return np.arange(-22 - np.log(count) - half_width, 4 + half_width, LOG_STEP)
 
 
-def _common(scale: float, reach: float) -> Common:
+def _common(scale: float, reach: float) -> SharedLogit:
     """Return nodes of N(0, scale²), aligned with the lattice in ln y so that their sums have few values."""
     if scale <= NARROW_SCALE:
         z, w = quadrature.normal_nodes(HERMITE_NODES)
-        return Common(scale * z, w)
+        return SharedLogit(scale * z, w)
     step = LOG_STEP / np.ceil(LOG_STEP / (scale * quadrature.COARSEST_STEP))
     count = int(np.ceil(reach * scale / step))
     shift_c: Array = np.arange(-count, count + 1, dtype=np.float64) * float(step)
     weight_c: Array = np.exp(-((shift_c / scale) ** 2) / 2)
-    return Common(shift_c, weight_c / weight_c.sum())
+    return SharedLogit(shift_c, weight_c / weight_c.sum())
 
 
 def _conditional(log_cy: Array, scale: float, reach: float) -> tuple[Array, Array]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from bornbiased_jax.theory import attention_weights, finite_width, kernels
 from bornbiased_jax.theory.activations import Array
-from bornbiased_jax.theory.attention_weights import Weights
+from bornbiased_jax.theory.attention_weights import WeightMoments
 from bornbiased_jax.theory.positions import Grid
 from bornbiased_jax.theory.stack import Stack
 
@@ -18,7 +18,7 @@ ROUNDING = 1e-14
 PARTS = ((MEAN, OWN), (MEAN, SHARED), (OWN, OWN), (OWN, SHARED), (SHARED, SHARED), (CARRIED, CARRIED))
 
 
-class Fields(NamedTuple):
+class SecondMoments(NamedTuple):
     """Second moments at the grid's nodes, per dimension of the residual stream."""
 
     variance_n: Array
@@ -64,10 +64,10 @@ class Fields(NamedTuple):
         skew, length = (np.broadcast_to(over(a, self.variance_n**2), size.shape) for a in (self.skew_n, self.length_n))
         return finite_width.Overlap(own_nn, lean, skew, length)
 
-    def scaled(self, scale_n: Array) -> Fields:
+    def scaled(self, scale_n: Array) -> SecondMoments:
         """Return the fields of scale_t·x_t."""
         scale_nn = np.outer(scale_n, scale_n)
-        return Fields(
+        return SecondMoments(
             self.variance_n * scale_n**2,
             self.within_nn * scale_nn,
             self.cross_nn * scale_nn,
@@ -84,11 +84,11 @@ class Sublayer(NamedTuple):
 
     kind: Literal["attention", "mlp"]
     layer: int
-    source: Fields
+    source: SecondMoments
     """The stream that it reads, before any norm."""
-    stream: Fields
+    stream: SecondMoments
     """The stream that its update is added to."""
-    update: Fields
+    update: SecondMoments
     """Its output, before a post-norm."""
     aligned_cnn: Array
     """Covariances of the source's products and the update's, before a post-norm; parts as in Fields."""
@@ -113,7 +113,7 @@ def over(a: Array, b: Array) -> Array:
     return np.divide(a, b, out=np.zeros(np.broadcast_shapes(a.shape, b.shape)), where=b > 0)
 
 
-def correlation(covariance: Array, fields: Fields) -> Array:
+def correlation(covariance: Array, fields: SecondMoments) -> Array:
     """Turn a covariance of the fields, [n, n] or [n], into cosines, clipped to [-1, 1]."""
     v = fields.variance_n
     return np.clip(over(covariance, v if covariance.ndim == 1 else np.sqrt(np.outer(v, v))), -1.0, 1.0)
@@ -126,17 +126,17 @@ def norm_scale(stack: Stack, variance_n: Array) -> Array:
     return 1.0 / np.sqrt(np.maximum(variance_n + stack.norm_eps, np.finfo(float).tiny))
 
 
-def input_scale(stack: Stack, source: Fields) -> Array:
+def input_scale(stack: Stack, source: SecondMoments) -> Array:
     """Return the factor of a pre-norm; ones without one."""
     return norm_scale(stack, source.variance_n) if stack.norm_position == "pre" else np.ones_like(source.variance_n)
 
 
-def output_scale(stack: Stack, update: Fields) -> Array:
+def output_scale(stack: Stack, update: SecondMoments) -> Array:
     """Return the factor of a post-norm; ones without one."""
     return norm_scale(stack, update.variance_n) if stack.norm_position == "post" else np.ones_like(update.variance_n)
 
 
-def feed_forward(stack: Stack, layer: int, source: Fields, stream: Fields, finite: bool) -> Sublayer:
+def feed_forward(stack: Stack, layer: int, source: SecondMoments, stream: SecondMoments, finite: bool) -> Sublayer:
     """Compute W_down φ(W_up n), or W_down(φ(W_gate n) ∘ W_up n): each moment through the dual kernel of φ.
 
     With ``finite``, kernels are averaged over the cosines' variance from pair to pair, to second order.
@@ -176,7 +176,7 @@ def feed_forward(stack: Stack, layer: int, source: Fields, stream: Fields, finit
     if normed and not stack.gated_mlp:
         skew, longer = _lengths(kernel, n, source, slope_n, out**2 / stack.mlp_width)
     alike_n = out * kernel.expand(correlation(n.alike_n, n))[0]
-    update = Fields(out * kernel.variance(), within, cross, value_n, alike_n, pair, skew[0], longer[0])
+    update = SecondMoments(out * kernel.variance(), within, cross, value_n, alike_n, pair, skew[0], longer[0])
     return Sublayer(
         kind="mlp",
         layer=layer,
@@ -195,7 +195,7 @@ def feed_forward(stack: Stack, layer: int, source: Fields, stream: Fields, finit
 
 
 def _lengths(
-    kernel: finite_width.KernelMoments, n: Fields, source: Fields, slope_n: Array, per_neuron: float
+    kernel: finite_width.KernelMoments, n: SecondMoments, source: SecondMoments, slope_n: Array, per_neuron: float
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
     """Compute skew and length of the update of a plain MLP on normed tokens, each with its alignment to the source.
 
@@ -218,7 +218,9 @@ def _diagonal(pair_cnn: Array) -> Array:
     return np.asarray(own_n + 2 * mixed + shared + carried)
 
 
-def attend(stack: Stack, layer: int, source: Fields, stream: Fields, grid: Grid, uniform: bool = False) -> Sublayer:
+def attend(
+    stack: Stack, layer: int, source: SecondMoments, stream: SecondMoments, grid: Grid, uniform: bool = False
+) -> Sublayer:
     """Compute W_O Σ_i a_ti W_V n_i: sums over the positions seen, with the weights of ``attention_weights``."""
     scale = input_scale(stack, source)
     n = source.scaled(scale)
@@ -244,7 +246,7 @@ def attend(stack: Stack, layer: int, source: Fields, stream: Fields, grid: Grid,
         alike = alike * attention_weights.gate_dual(correlation(n.alike_n, n), std, std)
     factor = np.sqrt(value_variance * stack.query_width) * stack.std("output", layer) * after
     zero_parts, zeros = np.zeros((len(PARTS), *within.shape)), np.zeros_like(variance)
-    raw = Fields(variance, within, cross, np.diag(cross).copy(), alike, zero_parts, zeros, zeros).scaled(factor)
+    raw = SecondMoments(variance, within, cross, np.diag(cross).copy(), alike, zero_parts, zeros, zeros).scaled(factor)
 
     # Products of one pair of sequences have, over positions, covariance τ R[t, t'] R[s, s'], R the covariance
     # within a sequence, for each kind of part: so those of averages follow from R alone.
@@ -285,7 +287,9 @@ def attend(stack: Stack, layer: int, source: Fields, stream: Fields, grid: Grid,
     )
 
 
-def _aggregated(stack: Stack, n: Fields, values: Fields, weights: Weights, grid: Grid) -> tuple[Array, Array, Array]:
+def _aggregated(
+    stack: Stack, n: SecondMoments, values: SecondMoments, weights: WeightMoments, grid: Grid
+) -> tuple[Array, Array, Array]:
     """Compute variance [n], and covariances [n, n] within a sequence and between two, of the weighted sums of values.
 
     Of two sequences weights are alike for the positions that their keys have in common: learned ones.
@@ -331,7 +335,7 @@ def _aggregated(stack: Stack, n: Fields, values: Fields, weights: Weights, grid:
     return np.maximum(variance, 0.0), within, cross
 
 
-def _gated_values(stack: Stack, layer: int, n: Fields) -> Fields:
+def _gated_values(stack: Stack, layer: int, n: SecondMoments) -> SecondMoments:
     """Multiply each value by a sigmoid of its own: pairs of different positions keep less of it than a value alone.
 
     Channel j of a value and its gate g_j = Σ_k W_jk v_k hold parts of their own that covary over inputs by a_j v̂ ĝ, v̂
@@ -362,7 +366,7 @@ def _gated_values(stack: Stack, layer: int, n: Fields) -> Fields:
     )
 
 
-def _clustered(n: Fields, rho_nn: Array, grid: Grid) -> Array:
+def _clustered(n: SecondMoments, rho_nn: Array, grid: Grid) -> Array:
     """Compute what concentrated weights add to an average, by unit of their boost less 1, [n, n].
 
     Keys that are alike have logits that are alike, so that pairs of weights exceed those of independent keys in
@@ -383,7 +387,7 @@ def _clustered(n: Fields, rho_nn: Array, grid: Grid) -> Array:
     return np.where(count > 1, over(tilt, 1.0 - mean), pairs(0 * rho_nn, n.variance_n - np.diag(n.within_nn)))
 
 
-def _averaged(n: Fields, amounts: tuple[Array, Array, Array, Array]) -> Array:
+def _averaged(n: SecondMoments, amounts: tuple[Array, Array, Array, Array]) -> Array:
     """Compute pair variances of an average that holds these amounts of each kind.
 
     What was own is shared now. Products of own parts alone come out as CARRIED: that is what they are between a
@@ -404,7 +408,7 @@ def _averaged(n: Fields, amounts: tuple[Array, Array, Array, Array]) -> Array:
     return result
 
 
-def add(stack: Stack, sublayer: Sublayer) -> Fields:
+def add(stack: Stack, sublayer: Sublayer) -> SecondMoments:
     """Add a sublayer's update to the residual stream; without a residual, return the update.
 
     Fresh weights add variance from pair to pair: (1/D + 1/fan-in) of the product of the update's second
@@ -424,7 +428,7 @@ def add(stack: Stack, sublayer: Sublayer) -> Fields:
     if not stack.residual:
         return update._replace(pair_cnn=pair, length_n=length)
     post_nn = np.outer(post, post)
-    return Fields(
+    return SecondMoments(
         variance_n=old.variance_n + update.variance_n,
         within_nn=old.within_nn + update.within_nn,
         cross_nn=old.cross_nn + update.cross_nn,

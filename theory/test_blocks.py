@@ -21,7 +21,7 @@ from bornbiased_jax.model import apply
 from bornbiased_jax.prediction import stack_of
 from bornbiased_jax.theory.finite_width import KernelMoments
 from bornbiased_jax.theory.mean_field import profile
-from bornbiased_jax.theory.predict import Contraction, contraction
+from bornbiased_jax.theory.predict import CosineProfile, contraction
 from tests.compilation import THOROUGH
 
 ERRORS = 4.0
@@ -84,11 +84,11 @@ def measure(
     return {name: np.asarray(value, np.float64) for name, value in statistics.items()}
 
 
-def predicted(cfg: ModelConfig, length: int, num_inputs: int = NUM_INPUTS) -> Contraction:
+def predicted(cfg: ModelConfig, length: int, num_inputs: int = NUM_INPUTS) -> CosineProfile:
     return contraction(profile(stack_of(cfg, tokens=False), length), num_inputs)
 
 
-def excess(measured_SL: np.ndarray, theory: Contraction) -> np.ndarray:
+def excess(measured_SL: np.ndarray, theory: CosineProfile) -> np.ndarray:
     """|mean over seeds − theory| in units of the tolerance, per block: a value above 1 is a rejection."""
     se = measured_SL.std(axis=0, ddof=1) / np.sqrt(measured_SL.shape[0])
     return np.abs(measured_SL.mean(axis=0) - theory.mean[1:]) / (ERRORS * se + theory.theory_std[1:])

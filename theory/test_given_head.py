@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special
 
-from bornbiased_jax.theory.given_head import TOLERANCE, Common, _normal_score, fractions_given_head, largest_logit
+from bornbiased_jax.theory.given_head import TOLERANCE, Direction, _normal_score, fractions_given_head, largest_logit
 from bornbiased_jax.theory.logits import Scatter
 from bornbiased_jax.theory.preference import expected_fraction
 
@@ -84,7 +84,7 @@ def test_what_all_seeds_have_in_common_decides_where_nothing_else_is() -> None:
     head_VD = np.random.default_rng(0).standard_normal((50, 32)).astype(np.float32)
     common_D = 3.0 * head_VD[7].astype(np.float64)
     shared, free = (
-        fractions_given_head(head_VD, Common(common_D, part), 0.9, 0.0, Scatter(32), 1_000) for part in (1.0, 0.0)
+        fractions_given_head(head_VD, Direction(common_D, part), 0.9, 0.0, Scatter(32), 1_000) for part in (1.0, 0.0)
     )
     assert shared.min() > 0.9
     assert np.std(shared) < np.std(free)
@@ -97,7 +97,8 @@ def test_the_distribution_is_that_of_fresh_heads_on_average() -> None:
     means = []
     for head in range(12):
         head_VD = generator.standard_normal((60, 384))
-        fractions = fractions_given_head(head_VD, Common(np.zeros(384), 0.0), 0.5, 0.0, Scatter(384), 10**7, seed=head)
+        nowhere = Direction(np.zeros(384), 0.0)
+        fractions = fractions_given_head(head_VD, nowhere, 0.5, 0.0, Scatter(384), 10**7, seed=head)
         means.append(fractions.mean())
     fresh = expected_fraction(0.5, 60)
     assert abs(np.mean(means) - fresh) < 5 * np.std(means) / math.sqrt(len(means)) + 0.01 * fresh

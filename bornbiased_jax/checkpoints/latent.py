@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 
 from bornbiased_jax.checkpoints.names import NamedTensor
-from bornbiased_jax.checkpoints.roles import Axes, Part, Role
+from bornbiased_jax.checkpoints.roles import Axes, Role, RoleTensor
 from bornbiased_jax.checkpoints.sizes import Sizes
 from bornbiased_jax.checkpoints.tensors import NamedTensors, check_finite
 from bornbiased_jax.parameters import Group
@@ -27,7 +27,7 @@ def role_of(tensor: NamedTensor, group: str, leaf: str, axes: Axes, module: str 
     )
 
 
-def latent_parts(parts: Mapping[str, NamedTensor], tensors: NamedTensors, sizes: Sizes) -> dict[Role, Part]:
+def latent_parts(parts: Mapping[str, NamedTensor], tensors: NamedTensors, sizes: Sizes) -> dict[Role, RoleTensor]:
     """Return query, key and value of one block; nothing where the shapes are not those of latent attention.
 
     Args:
@@ -80,7 +80,7 @@ def latent_parts(parts: Mapping[str, NamedTensor], tensors: NamedTensors, sizes:
     def value() -> np.ndarray:
         return np.asarray(second()[:, nope:] @ folded("kv_a")[:rank])
 
-    roles: dict[Role, Part] = {}
+    roles: dict[Role, RoleTensor] = {}
 
     def add(group: Group, prefix: str, size: int, product: Callable[[], np.ndarray]) -> None:
         names = [parts[kind].name for kind in (f"{prefix}_a", f"{prefix}_a_norm", f"{prefix}_b") if kind in parts]
@@ -90,7 +90,7 @@ def latent_parts(parts: Mapping[str, NamedTensor], tensors: NamedTensors, sizes:
         def read() -> np.ndarray:
             return product().reshape(-1, sizes.residual).T.astype(np.float32)
 
-        roles[role_of(tensor, group, "kernel", axes)] = Part((sizes.residual, size), read)
+        roles[role_of(tensor, group, "kernel", axes)] = RoleTensor((sizes.residual, size), read)
 
     if {"q_a", "q_b"} <= parts.keys():
         add("query", "q", heads * (nope + rope), query)

@@ -23,7 +23,7 @@ from bornbiased_jax.checkpoints.latent import latent_parts, parse_axes, role_of
 from bornbiased_jax.checkpoints.layout import with_rotated
 from bornbiased_jax.checkpoints.names import NamedTensor, RoleRow, parse_names
 from bornbiased_jax.checkpoints.native_roles import LANGUAGE
-from bornbiased_jax.checkpoints.roles import Part, Role, RoleSource, Shape
+from bornbiased_jax.checkpoints.roles import Role, RoleSource, RoleTensor, Shape
 from bornbiased_jax.checkpoints.sizes import Json, config_of, measure, settle
 from bornbiased_jax.checkpoints.tensors import FLOAT_TYPES, NamedTensors, as_float32, check_finite
 from bornbiased_jax.errors import InputError
@@ -120,7 +120,7 @@ class NamedRoles(RoleSource):
             if not sizes.fit(group, axes, part_shape) or (is_cut and self._is_paired(tensor)):
                 return False
             parts.append((group, axes, part_shape))
-        roles: dict[Role, Part] = {}
+        roles: dict[Role, RoleTensor] = {}
         for index, (group, axes, part_shape) in enumerate(parts):
             for expert in range(oriented[0]) if is_stacked else (None,):
                 leaf = "bias" if tensor.is_bias else "embedding" if group in ("embedding", "positions") else "kernel"
@@ -131,10 +131,10 @@ class NamedRoles(RoleSource):
                     axes,
                     group if tensor.is_bias else "",
                 )
-                roles[role] = Part(part_shape, functools.partial(self._read_part, tensor, index, expert))
+                roles[role] = RoleTensor(part_shape, functools.partial(self._read_part, tensor, index, expert))
         return self._put(roles)
 
-    def _put(self, parts: Mapping[Role, Part]) -> bool:
+    def _put(self, parts: Mapping[Role, RoleTensor]) -> bool:
         """Add roles, unless another tensor of the files stands in one of their places."""
         paths = {role.path for role in parts}
         if not paths.isdisjoint(self._paths):
@@ -175,7 +175,7 @@ class NamedRoles(RoleSource):
                 array = self._in_halves(tensor.component, array)
             return array + np.float32(1.0) if is_offset else array
 
-        return self._put({role: Part(role_shape, read)})
+        return self._put({role: RoleTensor(role_shape, read)})
 
     def _family_of(self, component: str) -> str:
         return str(config_of(self._config, component).get("model_type") or self._family)

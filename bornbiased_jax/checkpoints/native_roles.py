@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from bornbiased_jax.checkpoints import conventions
-from bornbiased_jax.checkpoints.roles import Part, Role, RoleSource, Shape
+from bornbiased_jax.checkpoints.roles import Role, RoleSource, RoleTensor, Shape
 from bornbiased_jax.checkpoints.tensors import Piece, StoredModel, as_float32, read_parameter
 from bornbiased_jax.parameters import Axis, parameter_table
 
@@ -55,7 +55,7 @@ class NativeRoles(RoleSource):
                     number = None if expert is None else expert + 1
                     role = Role(LANGUAGE, group, row.leaf, block, number, axes, is_shared, name=name, module=module)
                     read = functools.partial(self._read, name, row.path, layer, expert)
-                    self._parts[role] = Part(row.block_shape[cut:], read)
+                    self._parts[role] = RoleTensor(row.block_shape[cut:], read)
 
     def shape(self, component: str) -> Shape:
         """Return the sizes of the component."""

@@ -32,13 +32,13 @@ _DEFAULT_BLOCK = (128, 128)
 _PIECE = 1 << 16
 # Bits of GPTQ's numbers; those of three bits lie across words, 32 of them in three.
 _GPTQ_BITS = (2, 3, 4, 8)
-Settings = Mapping[str, object]
+QuantizationConfig = Mapping[str, object]
 """``quantization_config``, which tells of the packing."""
 _Decoded = tuple[Tensor, tuple[str, ...]]
 """A tensor that is decoded when it is read, and the names of the parts that it is decoded from."""
 
 
-def _bits(settings: Settings, where: str, default: int = 4, known: Sequence[int] = (2, 4, 8)) -> int:
+def _bits(settings: QuantizationConfig, where: str, default: int = 4, known: Sequence[int] = (2, 4, 8)) -> int:
     """Return the bits of a packed number; four unless said or otherwise known."""
     stated = _stated_bits(settings)
     bits = settings.get("bits", settings.get("w_bit", stated[0] if stated else default))
@@ -49,7 +49,7 @@ def _bits(settings: Settings, where: str, default: int = 4, known: Sequence[int]
     return bits
 
 
-def _stated_bits(settings: Settings) -> list[object]:
+def _stated_bits(settings: QuantizationConfig) -> list[object]:
     """Return the bits that compressed-tensors states of its groups of layers, which may differ."""
     groups = settings.get("config_groups")
     members = groups.values() if isinstance(groups, dict) else ()
@@ -57,7 +57,7 @@ def _stated_bits(settings: Settings) -> list[object]:
     return [value.get("num_bits") for value in weights if isinstance(value, dict)]
 
 
-def _bits_of_group(settings: Settings, where: str, name: str, columns: int, width: int) -> int:
+def _bits_of_group(settings: QuantizationConfig, where: str, name: str, columns: int, width: int) -> int:
     """Return the bits of packed numbers of so many columns in so many words, of the layers' group that they fit.
 
     Raises:
@@ -77,7 +77,7 @@ def _bits_of_group(settings: Settings, where: str, name: str, columns: int, widt
     return bits
 
 
-def _checked_bits(source: NamedTensors, settings: Settings, name: str, zeros: str, scales: str) -> int:
+def _checked_bits(source: NamedTensors, settings: QuantizationConfig, name: str, zeros: str, scales: str) -> int:
     """Return the bits of packed numbers whose zeros and scales have one column for each output.
 
     Raises:
@@ -94,7 +94,7 @@ def _checked_bits(source: NamedTensors, settings: Settings, name: str, zeros: st
     return bits
 
 
-def _block(settings: Settings) -> tuple[int, int]:
+def _block(settings: QuantizationConfig) -> tuple[int, int]:
     """Return rows and columns of a block that shares a scale."""
     block = settings.get("weight_block_size")
     if isinstance(block, list) and len(block) == 2 and all(type(length) is int and length > 0 for length in block):
@@ -109,7 +109,7 @@ def decode(source: NamedTensors, config: Mapping[str, object]) -> NamedTensors:
         InputError: (when read) a scheme that is not known, or parts whose shapes contradict each other.
     """
     stated = config.get("quantization_config") or config.get("compression_config")
-    settings: Settings = stated if isinstance(stated, dict) else {}
+    settings: QuantizationConfig = stated if isinstance(stated, dict) else {}
     decoded: dict[str, _Decoded] = {}
     for name in source.shapes:
         with _consistent(name, source.where):
@@ -153,7 +153,7 @@ def _consistent(name: str, where: str) -> Iterator[None]:
         ) from error
 
 
-def _decoded(source: NamedTensors, settings: Settings, name: str) -> Iterator[tuple[str, _Decoded]]:
+def _decoded(source: NamedTensors, settings: QuantizationConfig, name: str) -> Iterator[tuple[str, _Decoded]]:
     """Yield the tensor whose packed numbers lie under a name, if they do."""
     shapes, kind = source.shapes, source.types.get(name, "")
     base, _, last = name.rpartition(".")
@@ -217,7 +217,7 @@ def _decoded(source: NamedTensors, settings: Settings, name: str) -> Iterator[tu
             yield name, (Tensor("int8" if kind == "I8" else "float8", shapes[name], read), used)
 
 
-def _read_scaled(source: NamedTensors, name: str, scale_name: str, settings: Settings) -> np.ndarray:
+def _read_scaled(source: NamedTensors, name: str, scale_name: str, settings: QuantizationConfig) -> np.ndarray:
     """Multiply eight-bit numbers by a scale per tensor, per channel, per group of columns or per block."""
     numbers, scale = _wide(source.read(name)), source.read(scale_name).astype(np.float32)
     # Scales of stacked experts [expert, in, out] are then those of columns, however they lie.
@@ -286,7 +286,7 @@ def _unpack(words: np.ndarray, bits: int, axis: int) -> np.ndarray:
     return np.moveaxis(numbers, -1, axis).astype(np.int32)
 
 
-def _read_gptq(source: NamedTensors, base: str, bits: int, settings: Settings) -> np.ndarray:
+def _read_gptq(source: NamedTensors, base: str, bits: int, settings: QuantizationConfig) -> np.ndarray:
     numbers_IO = _unpack(source.read(f"{base}.qweight"), bits, 0)
     # The first format subtracted one from each zero before it was packed.
     offset = 0 if settings.get("checkpoint_format") == "gptq_v2" else 1

@@ -93,7 +93,7 @@ class Shape:
     is_tied: bool
 
 
-class Part(NamedTuple):
+class RoleTensor(NamedTuple):
     """A tensor by role: its shape as the role has it, and what reads it."""
 
     shape: tuple[int, ...]
@@ -164,7 +164,7 @@ class RoleSource:
         self.notes = tuple(notes)
         self.unread: tuple[str, ...] = ()
         self._tokenizer_files = tokenizer_files
-        self._parts: dict[Role, Part] = {}
+        self._parts: dict[Role, RoleTensor] = {}
 
     @cached_property
     def roles(self) -> tuple[Role, ...]:

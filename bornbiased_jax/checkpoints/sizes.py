@@ -16,7 +16,7 @@ from bornbiased_jax.checkpoints.roles import Axes
 
 Json = Mapping[str, object]
 """A ``config.json``, of which nothing is taken for granted."""
-Shapes = Mapping[str, tuple[int, ...]]
+NamedShapes = Mapping[str, tuple[int, ...]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +131,7 @@ class Sizes:
         return True
 
 
-def measure(config: Json, tensors: Sequence[NamedTensor], shapes: Shapes) -> Sizes:
+def measure(config: Json, tensors: Sequence[NamedTensor], shapes: NamedShapes) -> Sizes:
     """Measure a component: from norms and tables the width, from the configuration the heads.
 
     Args:
@@ -178,7 +178,7 @@ def measure(config: Json, tensors: Sequence[NamedTensor], shapes: Shapes) -> Siz
     return Sizes(residual, heads, kv_heads or heads, head_dim, num_experts, nope, rope, is_conv1d, experts_in_out)
 
 
-def settle(tensors: Sequence[NamedTensor], sizes: Mapping[str, Sizes], shapes: Shapes) -> list[NamedTensor]:
+def settle(tensors: Sequence[NamedTensor], sizes: Mapping[str, Sizes], shapes: NamedShapes) -> list[NamedTensor]:
     """Settle what a name leaves open: by sizes and by the other tensors of the block.
 
     Sizes tell gate and up from up alone, queries with an output gate from those without, and the norm of heads from
@@ -270,7 +270,7 @@ def _settled_norm(tensor: NamedTensor, in_block: Mapping[str, str]) -> str:
     return groups
 
 
-def _are_experts_in_out(tensors: Sequence[NamedTensor], shapes: Shapes, residual: int) -> bool:
+def _are_experts_in_out(tensors: Sequence[NamedTensor], shapes: NamedShapes, residual: int) -> bool:
     """Tell whether stacked experts lie as [expert, in, out]: the matrix that is not square decides."""
     for tensor in tensors:
         shape = shapes[tensor.name]

@@ -10,7 +10,7 @@ import click
 from bornbiased_jax.cli import options, outputs
 from bornbiased_jax.cli.sections import CHECKPOINT, Command
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.ranges import Batch, Count, CountOrNone, Seed, SeqLen, Temperature, TopProbability
+from bornbiased_jax.ranges import BatchSize, Count, CountOrNone, Seed, SeqLen, Temperature, TopProbability
 
 
 @click.command("generate", cls=Command)
@@ -102,7 +102,7 @@ def parity(directory: str, num_sequences: int, seq_len: int, json_file: str | No
     help="Tokens in a sequence (Table 7: 2,048); by default the run's, else the model's.",
 )
 @click.option("--tokenizer", metavar="NAME|FILE", help="The checkpoint's own unless given.")
-@click.option("--batch-size", type=options.Ranged(Batch), default=8, help="Sequences in a batch.")
+@click.option("--batch-size", type=options.Ranged(BatchSize), default=8, help="Sequences in a batch.")
 @options.ignore_option
 @options.stream_options
 @options.quiet_option

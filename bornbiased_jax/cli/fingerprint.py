@@ -11,7 +11,7 @@ from bornbiased_jax.cli import engines, options
 from bornbiased_jax.cli import outputs as writing
 from bornbiased_jax.cli.sections import CHECKPOINT, Command
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.ranges import Batch, Count, Layers, Seed, SeqLen, SketchDim, Vocabulary
+from bornbiased_jax.ranges import BatchSize, Count, Layers, Seed, SeqLen, SketchDim, Vocabulary
 
 STORAGES = ("float32", "bfloat16")
 
@@ -35,7 +35,9 @@ probe_options = options.together(
         help="Draw token ids below this; the smaller vocabulary unless given.",
     ),
     click.option("--input-seed", type=options.Ranged(Seed), help="Seed of the inputs.  [default: 0]"),
-    click.option("--batch-size", type=options.Ranged(Batch), help="Sequences in a batch; chosen by size unless given."),
+    click.option(
+        "--batch-size", type=options.Ranged(BatchSize), help="Sequences in a batch; chosen by size unless given."
+    ),
 )
 
 

@@ -28,9 +28,9 @@ OVERRIDES: dict[str, tuple[Any, str]] = {
         options.Ranged(ranges.Steps),
         "Plan the learning rate for this many steps; a later call may continue up to them.  [default: steps]",
     ),
-    "batch-size": (options.Ranged(ranges.Batch), "Sequences per step."),
+    "batch-size": (options.Ranged(ranges.BatchSize), "Sequences per step."),
     "accumulation": (
-        options.Ranged(ranges.Batch),
+        options.Ranged(ranges.BatchSize),
         "Micro-batches of a batch, which go through the model one after the other.",
     ),
     "context": (options.Ranged(ranges.SeqLen), "Predicted tokens in a sequence."),

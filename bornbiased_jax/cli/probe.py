@@ -11,13 +11,13 @@ from bornbiased_jax import progress
 from bornbiased_jax.cli import dry_run, engines, options, outputs
 from bornbiased_jax.cli.sections import Command
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.ranges import Batch, Count, LearningRate, Seed, SeqLen, Steps
+from bornbiased_jax.ranges import BatchSize, Count, LearningRate, Seed, SeqLen, Steps
 
 if TYPE_CHECKING:
     from bornbiased_jax.config import FieldValue, ModelConfig
     from bornbiased_jax.probes import ProbedModel
     from bornbiased_jax.results.probes import Part
-    from bornbiased_jax.results.theory import Record
+    from bornbiased_jax.results.theory import ProbeRow
 
 
 @click.group("probe")
@@ -42,7 +42,9 @@ _probe_options = options.together(
         default="auto",
         help="Seeds at once, or one after the other in one program.",
     ),
-    click.option("--batch-size", type=options.Ranged(Batch), help="Sequences in a batch; chosen by size unless given."),
+    click.option(
+        "--batch-size", type=options.Ranged(BatchSize), help="Sequences in a batch; chosen by size unless given."
+    ),
     options.precision_option,
     options.model_options,
     click.option("--seq-len", "seq_len", required=True, metavar="T[,T…]", help="Lengths, as in 64,256."),
@@ -115,7 +117,7 @@ def contraction_command(**arguments: Any) -> None:
     default=1e-3,
     help="At every width; with init=mup at the width of --model, and falling with the width for matrices.",
 )
-@click.option("--batch-size", type=options.Ranged(Batch), default=8, help="Sequences of the batch.")
+@click.option("--batch-size", type=options.Ranged(BatchSize), default=8, help="Sequences of the batch.")
 @click.option("--seq-len", type=options.Ranged(SeqLen), default=32, help="Length of the sequences.")
 @click.option("--input-seed", type=options.Ranged(Seed), default=0, help="Seed of the tokens.")
 @outputs.output_options
@@ -251,7 +253,7 @@ def _run(arguments: dict[str, Any], part: Part) -> None:
         from bornbiased_jax.probes.subject import untrained
 
         fixed = arguments["embedding_seed"] if arguments["fix_embeddings"] else None
-        records: list[Record] = []
+        records: list[ProbeRow] = []
         for cfg, value in prepared.models:
             rows = _probe(untrained(cfg, fixed_embedding_seed=fixed), arguments, part, prepared, fixed)
             records += [{**value, **row} for row in rows]
@@ -264,7 +266,7 @@ def _run(arguments: dict[str, Any], part: Part) -> None:
 
 def _probe_checkpoint(
     arguments: dict[str, Any], part: Part, prepared: _Prepared
-) -> tuple[list[Record], dict[str, FieldValue]]:
+) -> tuple[list[ProbeRow], dict[str, FieldValue]]:
     """Probe a checkpoint; return its records and its configuration."""
     from bornbiased_jax import parallel
     from bornbiased_jax.checkpoints import open_checkpoint
@@ -290,7 +292,7 @@ def _probe_checkpoint(
 
 def _probe(
     subject: ProbedModel, arguments: dict[str, Any], part: Part, prepared: _Prepared, table_seed: int | None
-) -> list[Record]:
+) -> list[ProbeRow]:
     """Return that part of the record of each length and seed, with theory where it is wanted.
 
     Args:
@@ -311,7 +313,7 @@ def _probe(
         range_size=store["range_size"],
         **{name: arguments[name] for name in ("batch_size", "mode", "chunk", "precision")},
     )
-    records: list[Record] = []
+    records: list[ProbeRow] = []
     # One pass over the inputs for each length.
     for seq_len in prepared.lengths:
         inputs = parse_inputs(

@@ -14,10 +14,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from bornbiased_jax.config import FieldValue, ModelConfig
+from bornbiased_jax.derive.damage import Model
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.parameters import Axis, Params, axis_sizes, flatten, parameter_table, unflatten
 
-Model = tuple[ModelConfig, Params]
 Flat = dict[str, np.ndarray]
 
 

@@ -27,7 +27,7 @@ from bornbiased_jax.model.model import head_path
 from bornbiased_jax.model.streaming import Reading, Weights, check_overflow
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.batching import batch_size_for, read_batches
-from bornbiased_jax.probes.sinks import Convention, SinkOptions, check_epsilon, measure_sinks
+from bornbiased_jax.probes.sinks import ScoreConvention, SinkOptions, check_epsilon, measure_sinks
 from bornbiased_jax.text import Tokenizer, read_text, text_digest
 
 
@@ -69,7 +69,7 @@ def effect(
         InputError: inputs that do not fit the model, a model without attention, a setting out of range.
     """
     edits = as_edits(edit)
-    convention: Convention = "all_rows" if position == 1 else "rows_from_k"
+    convention: ScoreConvention = "all_rows" if position == 1 else "rows_from_k"
     options = SinkOptions(epsilon=epsilon, position=position, convention=convention)
     sinks = measure_sinks(cfg, params, tokens_NT, options, edit=edits, batch_size=batch_size, advance=advance)
     return {

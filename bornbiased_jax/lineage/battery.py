@@ -70,7 +70,7 @@ class Options:
 
 
 @dataclasses.dataclass(frozen=True)
-class Cell:
+class ComponentTest:
     """One member of the family: a piece of evidence over a component.
 
     Attributes:
@@ -116,7 +116,7 @@ class WeightsComparison:
         alpha: level of the decision.
     """
 
-    cells: tuple[Cell, ...]
+    cells: tuple[ComponentTest, ...]
     by_module: Mapping[str, float | None]
     components: tuple[str, ...]
     kinds: tuple[str, ...]
@@ -168,7 +168,7 @@ def compare_weights(
     suspect: Fingerprint,
     options: Options = Options(),  # noqa: B008
     *,
-    further: Sequence[Cell] = (),
+    further: Sequence[ComponentTest] = (),
 ) -> WeightsComparison:
     """Compare two fingerprints of weights by everything they hold; ``further`` cells of other tests join the family.
 
@@ -179,7 +179,7 @@ def compare_weights(
     quiet = sum(math.prod(record.array_shape) for record in base.tensors) < LARGE
     (first, main), *further_pairs = pairs.items()
     prefixed = {"": main, **{f"{name}/": pair for name, pair in further_pairs}}
-    cells: list[Cell] = []
+    cells: list[ComponentTest] = []
     for prefix, pair in prefixed.items():
         # Pair labels of this component, and measure all its cells.
         # Counted apart: jobs that were made before would hold the terms of those that are done.
@@ -262,7 +262,7 @@ def main_pair(base: Fingerprint, suspect: Fingerprint) -> ComponentPair:
     return ComponentPair(base, suspect, _shared_components(base, suspect)[0])
 
 
-def single_cell(pair: ComponentPair, evidence: str, options: Options) -> Cell:
+def single_cell(pair: ComponentPair, evidence: str, options: Options) -> ComponentTest:
     """Measure one piece of evidence over the whole of a component."""
     return _cell(pair, _Job(evidence, ALL, partial(pair.terms, evidence)), options)
 
@@ -328,7 +328,7 @@ def _terms_of_blocks(make_terms: Callable[[], list[Term]], blocks: frozenset[int
     return [term for term in make_terms() if term.block in blocks]
 
 
-def _cell(pair: ComponentPair, job: _Job, options: Options) -> Cell:
+def _cell(pair: ComponentPair, job: _Job, options: Options) -> ComponentTest:
     """Measure one cell: with permutations over the whole model, by the bound alone over a part of it."""
     try:
         # Labels that correspond, with enough orders for a p at this level.
@@ -348,12 +348,12 @@ def _cell(pair: ComponentPair, job: _Job, options: Options) -> Cell:
         if job.evidence != SIGNLESS:
             check_signs(z, terms)
     except EvidenceError as error:
-        return Cell(job.evidence, job.component, None, None, str(error))
+        return ComponentTest(job.evidence, job.component, None, None, str(error))
     # A part of the model has the bound alone: permutations are counted over the whole.
     if job.component != ALL or options.is_quick:
-        return Cell(job.evidence, job.component, z, bound_of(terms, is_quick=options.is_quick))
+        return ComponentTest(job.evidence, job.component, z, bound_of(terms, is_quick=options.is_quick))
     certified = certified_sum(terms, options.num_permutations, options.seed)
-    return Cell(job.evidence, job.component, z, certified.log10_p, certified=certified)
+    return ComponentTest(job.evidence, job.component, z, certified.log10_p, certified=certified)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

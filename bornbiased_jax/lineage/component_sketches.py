@@ -15,7 +15,7 @@ from bornbiased_jax.lineage import sketches
 from bornbiased_jax.lineage.fingerprint_size import residual_axis, stored_neurons
 from bornbiased_jax.lineage.fingerprints import (
     Component,
-    Heads,
+    HeadSketches,
     Neurons,
     RepeatLabels,
     Repeats,
@@ -104,7 +104,7 @@ class ComponentSketches:
         # Sections of finished blocks, and products of the one that is open.
         self._block: _Block | None = None
         self._neurons: list[Neurons] = []
-        self._heads: list[Heads] = []
+        self._heads: list[HeadSketches] = []
         self._routers: list[Router] = []
         self._counters: dict[RepeatLabels, sketches.RepeatCounter] = {}
 
@@ -310,7 +310,7 @@ class ComponentSketches:
         num_equal = block.num_equal.pop("neurons", 0)
         self._count_repeats("neurons", total, self._neuron_score(units), num_equal)
 
-    def _neuron_score(self, units: Mapping[str, np.ndarray]) -> sketches.Score:
+    def _neuron_score(self, units: Mapping[str, np.ndarray]) -> sketches.LabelScore:
         """Return the score of two neurons, or of two experts' neurons summed, from unit vectors of each matrix.
 
         Vectors are [n, k], or [E, F, k].
@@ -354,12 +354,12 @@ class ComponentSketches:
         query_key = np.einsum("hdk,hdl->hkl", by_head["query"], by_head["key"]).reshape(num_heads, -1)
         value_output = np.einsum("hdk,hdl->hkl", by_head["value"], by_head["output"]).reshape(num_heads, -1)
         self._heads.append(
-            Heads(block.number, num_groups, sketches.quantize(query_key), sketches.quantize(value_output))
+            HeadSketches(block.number, num_groups, sketches.quantize(query_key), sketches.quantize(value_output))
         )
         vectors_HK = np.concatenate([sketches.unit(query_key), sketches.unit(value_output)], axis=1)
         self._count_repeats("heads", num_heads, sketches.inner(vectors_HK), block.num_equal["heads"])
 
-    def _count_repeats(self, labels: RepeatLabels, num_labels: int, score: sketches.Score, num_equal: int) -> None:
+    def _count_repeats(self, labels: RepeatLabels, num_labels: int, score: sketches.LabelScore, num_equal: int) -> None:
         self._counters.setdefault(labels, sketches.RepeatCounter()).add(num_labels, score, num_equal)
 
     def finish(self) -> Component:

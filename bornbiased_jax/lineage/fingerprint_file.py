@@ -27,7 +27,7 @@ from bornbiased_jax.lineage.fingerprints import (
     Component,
     Fingerprint,
     FingerprintSource,
-    Heads,
+    HeadSketches,
     Neurons,
     Repeats,
     Router,
@@ -94,7 +94,7 @@ def _payload_text(fingerprint: Fingerprint) -> str:
         {
             "settings": settings,
             "components": {name: _component_facts(component) for name, component in fingerprint.components.items()},
-            "tensors": _columns(header.Tensors, fingerprint.tensors),
+            "tensors": _columns(header.TensorColumns, fingerprint.tensors),
             "repeats": [
                 {name: getattr(repeats, name) for name in ("component", "labels", "num_labels", "num_equal")}
                 | {"periods": list(repeats.z_by_period), "z": list(repeats.z_by_period.values())}
@@ -315,7 +315,7 @@ def _component(name: str, facts: header.ComponentFacts, arrays: dict[str, np.nda
         coordinates=coordinates,
         heat_map=dict(zip(zip(cells["block"], cells["matrix"], strict=True), cells_MD2, strict=True)),
         neurons=_rows(Neurons, *neuron_columns, neurons["token"], neurons["coordinates"]),
-        heads=_rows(Heads, heads["block"], heads["num_groups"], query_key, value_output),
+        heads=_rows(HeadSketches, heads["block"], heads["num_groups"], query_key, value_output),
         routers=_rows(Router, routers["block"], router_tokens, router_rows),
         vectors=dict(vectors),
     )

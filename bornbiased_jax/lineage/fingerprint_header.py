@@ -20,7 +20,7 @@ class ShapeFacts(TypedDict):
     is_tied: bool
 
 
-class Cells(TypedDict):
+class HeatMapColumns(TypedDict):
     """Columns of the heat map."""
 
     block: list[Count | None]
@@ -67,7 +67,7 @@ class ComponentFacts(TypedDict):
     num_blocks: CountOrNone
     vocab_size: Count | None
     token_labels: TokenLabels | None
-    heat_map: Cells
+    heat_map: HeatMapColumns
     neurons: NeuronSections
     heads: HeadSections
     routers: RouterSections
@@ -94,7 +94,7 @@ class RepeatsFacts(TypedDict):
     z: list[float]
 
 
-class Tensors(TypedDict):
+class TensorColumns(TypedDict):
     """Columns of the tensors."""
 
     path: list[str]
@@ -107,7 +107,7 @@ class Payload(TypedDict):
 
     settings: SettingsFacts
     components: dict[str, ComponentFacts]
-    tensors: Tensors
+    tensors: TensorColumns
     repeats: list[RepeatsFacts]
     weights_digest: str
     tokenizer_digest: str | None

@@ -106,7 +106,7 @@ class Neurons:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Heads:
+class HeadSketches:
     """Sketches of the query heads of one block in token space: products of matrices that no basis enters.
 
     Attributes:
@@ -180,7 +180,7 @@ class Component:
     coordinates: Mapping[str, np.ndarray]
     heat_map: Mapping[tuple[int | None, str], np.ndarray]
     neurons: tuple[Neurons, ...]
-    heads: tuple[Heads, ...]
+    heads: tuple[HeadSketches, ...]
     routers: tuple[Router, ...]
     vectors: Mapping[str, np.ndarray]
 

@@ -11,7 +11,7 @@ from bornbiased_jax import parallel, store
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.checkpoint import verified_checkpoint
 from bornbiased_jax.checkpoints.reference import portable_source
-from bornbiased_jax.chunk_store import Chunk, Results, Settings
+from bornbiased_jax.chunk_store import Chunk, Results, TaskSettings
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.executors import Engine, local
 from bornbiased_jax.lineage.outputs import OutputOptions, check_memory, last_outputs, storage_of
@@ -69,7 +69,7 @@ def request(
     )
 
 
-def compute(settings: Settings, sources: Settings, chunks: list[Chunk]) -> Iterator[Results]:
+def compute(settings: TaskSettings, sources: TaskSettings, chunks: list[Chunk]) -> Iterator[Results]:
     """Compute the chunks of a job, from JSON and the checkpoint that it names.
 
     Raises:

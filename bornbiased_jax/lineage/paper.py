@@ -29,7 +29,7 @@ from bornbiased_jax.stats.kendall import tau_b
 
 # Below this the normal approximations inside the published tests mean nothing.
 MIN_INPUTS = 10
-Rule = Callable[[np.ndarray, int], np.ndarray]
+CoordinateRule = Callable[[np.ndarray, int], np.ndarray]
 
 
 def top_mean(outputs_ND: np.ndarray, num_dims: int) -> np.ndarray:
@@ -49,7 +49,7 @@ def default_num_dims(width: int) -> int:
     return max(1, round(width * 400 / 768))
 
 
-class Measured(NamedTuple):
+class TestStatistic(NamedTuple):
     """The statistic of a published test: ln p, z, taus of the pair, and the test's own facts."""
 
     log_p: float
@@ -62,8 +62,8 @@ def published_test(
     test: str,
     outputs: tuple[np.ndarray, np.ndarray],
     num_dims: int,
-    rule: Rule,
-    measure: Callable[[np.ndarray, np.ndarray], Measured | str],
+    rule: CoordinateRule,
+    measure: Callable[[np.ndarray, np.ndarray], TestStatistic | str],
     *,
     alpha: float,
     null: str,
@@ -106,7 +106,7 @@ def published_test(
     )
 
 
-def _shared(rule: Rule, num_dims: int, base_ND: np.ndarray, suspect_ND: np.ndarray) -> np.ndarray:
+def _shared(rule: CoordinateRule, num_dims: int, base_ND: np.ndarray, suspect_ND: np.ndarray) -> np.ndarray:
     return np.intersect1d(rule(base_ND, num_dims), rule(suspect_ND, num_dims), assume_unique=True)
 
 
@@ -167,7 +167,7 @@ def paper_test(
     width = np.atleast_1d(base_ND).shape[-1]
     num_dims = num_dims or default_num_dims(width)
 
-    def measure(base_NM: np.ndarray, suspect_NM: np.ndarray) -> Measured | str:
+    def measure(base_NM: np.ndarray, suspect_NM: np.ndarray) -> TestStatistic | str:
         # Steps 2 and 3: taus of the pair and of Gaussian nulls.
         taus = tau_b(base_NM, suspect_NM)
         nulls = [null_taus(len(base_NM), width, num_dims, draw) for draw in range(num_null_draws)]
@@ -185,7 +185,7 @@ def paper_test(
             "null_std_tau": float(np.mean([null.std(ddof=1) for null in nulls])),
             "num_null_draws": num_null_draws,
         }
-        return Measured(log_t, tails.normal_isf(log_t), taus, detail)
+        return TestStatistic(log_t, tails.normal_isf(log_t), taus, detail)
 
     # Step 1: coordinates with the largest mean output in both models.
     outputs = base_ND, suspect_ND
@@ -212,14 +212,14 @@ def iclr_test(base_ND: np.ndarray, suspect_ND: np.ndarray, *, alpha: float = 0.0
     if num_dims < 1:
         raise InputError(f"num_dims={num_dims} is not at least 1")
 
-    def measure(base_NM: np.ndarray, suspect_NM: np.ndarray) -> Measured:
+    def measure(base_NM: np.ndarray, suspect_NM: np.ndarray) -> TestStatistic:
         taus = tau_b(*(special.softmax(x.astype(np.float64) / 10.0, axis=1) for x in (base_NM, suspect_NM)))
         # Mean of k taus over n inputs against its variance 2(2n + 5)/(9n(n − 1))/k under independence, two-sided.
         num_inputs = len(base_NM)
         variance = 2 * (2 * num_inputs + 5) / (9 * num_inputs * (num_inputs - 1))
         z = float(taus.mean()) * math.sqrt(len(taus) / variance)
         log_p = min(0.0, math.log(2.0) + tails.log_normal_sf(z)) if math.isfinite(z) else math.nan
-        return Measured(log_p, z, taus)
+        return TestStatistic(log_p, z, taus)
 
     # Coordinates with the smallest mean output in both models.
     num_dims = min(num_dims, np.atleast_1d(base_ND).shape[-1])

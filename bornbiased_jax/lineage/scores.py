@@ -21,7 +21,7 @@ import numpy as np
 from bornbiased_jax.checkpoints.roles import Shape
 from bornbiased_jax.hardware import cores
 from bornbiased_jax.lineage.evidence import EvidenceError, Term
-from bornbiased_jax.lineage.fingerprints import Heads, Neurons
+from bornbiased_jax.lineage.fingerprints import HeadSketches, Neurons
 from bornbiased_jax.lineage.pairing import NeuronPair, Space, Units, neuron_units, unit_rows, units_of
 
 # Labels of a random group where the null is sampled: each meets the others of its group.
@@ -179,7 +179,7 @@ def neuron_terms(
 # Heads
 
 
-def head_terms(pairs: Sequence[tuple[Heads, Heads]]) -> list[Term]:
+def head_terms(pairs: Sequence[tuple[HeadSketches, HeadSketches]]) -> list[Term]:
     """Return a term for each pair of blocks: key/value groups are permuted, and query heads inside each.
 
     Raises:
@@ -192,7 +192,7 @@ def head_terms(pairs: Sequence[tuple[Heads, Heads]]) -> list[Term]:
     return terms
 
 
-def _head_term(base: Heads, suspect: Heads) -> Term:
+def _head_term(base: HeadSketches, suspect: HeadSketches) -> Term:
     if (len(base.query_key), base.num_groups) != (len(suspect.query_key), suspect.num_groups):
         raise EvidenceError("the numbers of heads or of key/value groups differ")
     base_units, suspect_units = (

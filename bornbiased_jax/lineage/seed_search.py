@@ -16,7 +16,7 @@ import numpy as np
 
 from bornbiased_jax import keys
 from bornbiased_jax.checkpoints import Checkpoint
-from bornbiased_jax.chunk_store import Chunk, Results, Settings
+from bornbiased_jax.chunk_store import Chunk, Results, TaskSettings
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import distribution, draw_unit
@@ -53,7 +53,7 @@ class SearchOptions:
     range_size: int = RANGE
 
 
-class Place(NamedTuple):
+class MatrixEntries(NamedTuple):
     """The first entries of one matrix: its parameter's path, its layer (from 0, None outside the blocks), how many.
 
     ``kind`` is the distribution of an entry.
@@ -65,7 +65,7 @@ class Place(NamedTuple):
     kind: DistributionKind = "normal"
 
 
-def search_places(cfg: ModelConfig, entries: int = SEARCH_ENTRIES) -> list[Place]:
+def search_places(cfg: ModelConfig, entries: int = SEARCH_ENTRIES) -> list[MatrixEntries]:
     """List places for the search: about so many entries of at most ``SEARCH_MATRICES`` matrices of the blocks."""
     matrices = [place for place in _matrices(cfg) if place.layer is not None]
     if not matrices:
@@ -77,13 +77,13 @@ def search_places(cfg: ModelConfig, entries: int = SEARCH_ENTRIES) -> list[Place
     return [place._replace(entries=min(count, place.entries)) for place in selection]
 
 
-def decision_places(cfg: ModelConfig) -> list[Place]:
+def decision_places(cfg: ModelConfig) -> list[MatrixEntries]:
     """List places for the decision: the first :data:`DECISION_ENTRIES` of every matrix that is drawn."""
     return [place._replace(entries=min(DECISION_ENTRIES, place.entries)) for place in _matrices(cfg)]
 
 
-def _matrices(cfg: ModelConfig) -> list[Place]:
-    places: list[Place] = []
+def _matrices(cfg: ModelConfig) -> list[MatrixEntries]:
+    places: list[MatrixEntries] = []
     for path, parameter in parameter_table(cfg).items():
         entry = distribution(cfg, parameter)
         # Entries are drawn in their order only where they are independent.
@@ -91,11 +91,11 @@ def _matrices(cfg: ModelConfig) -> list[Place]:
             continue
         size = math.prod(parameter.block_shape)
         layers = range(parameter.shape[0]) if parameter.is_stacked else (None,)
-        places += [Place(path, layer, size, entry.kind) for layer in layers]
+        places += [MatrixEntries(path, layer, size, entry.kind) for layer in layers]
     return places
 
 
-def draw_entries(places: list[Place], seed: jax.Array) -> jax.Array:
+def draw_entries(places: list[MatrixEntries], seed: jax.Array) -> jax.Array:
     """Draw initial weights at the places before they are scaled, in order: [n] float32, bitwise those of ``init``."""
     key = keys.init_key(seed)
     parts = []
@@ -105,7 +105,7 @@ def draw_entries(places: list[Place], seed: jax.Array) -> jax.Array:
     return jnp.concatenate(parts)
 
 
-def read_entries(suspect: Checkpoint, places: list[Place]) -> np.ndarray:
+def read_entries(suspect: Checkpoint, places: list[MatrixEntries]) -> np.ndarray:
     """Read the suspect's numbers at the places, each matrix scaled to mean square 1: [n] float64.
 
     Of files no more is read than the rows that hold them.
@@ -129,7 +129,7 @@ def read_entries(suspect: Checkpoint, places: list[Place]) -> np.ndarray:
 
 
 @functools.lru_cache(maxsize=8)
-def correlator(places: tuple[Place, ...]) -> Callable[[jax.Array, jax.Array], jax.Array]:
+def correlator(places: tuple[MatrixEntries, ...]) -> Callable[[jax.Array, jax.Array], jax.Array]:
     """Compile the map from seeds [S] uint32 and the suspect's centered unit vector [n] to correlations [S] float32."""
 
     def correlation(seed: jax.Array, unit_N: jax.Array) -> jax.Array:
@@ -153,7 +153,7 @@ def spans(seeds: range, size: int) -> list[Chunk]:
 
 
 def search(
-    places: tuple[Place, ...],
+    places: tuple[MatrixEntries, ...],
     suspect_N: np.ndarray,
     chunk: Chunk,
     advance: Callable[[int], None] | None = None,
@@ -178,7 +178,7 @@ def search(
     return {"seeds": np.array(list(best), np.uint32), "correlations": np.array(list(best.values()), np.float64)}
 
 
-def compute(settings: Settings, sources: Settings, chunks: list[Chunk]) -> Iterator[Results]:
+def compute(settings: TaskSettings, sources: TaskSettings, chunks: list[Chunk]) -> Iterator[Results]:
     """Compute the chunks of a job, from JSON and the file of the suspect's numbers.
 
     Raises:

@@ -29,7 +29,7 @@ from bornbiased_jax.text.bpe import LibraryTokenizer
 from bornbiased_jax.text.protocol import Tokenizer, UnknownTokenizerError
 
 CONFIG = "config.json"
-Fields = Mapping[str, object]
+ConfigValues = Mapping[str, object]
 """Values of a configuration by the names of its fields; of objects inside it by names with dots."""
 Labels = tuple[bytes | None, ...]
 """The bytes of every token by its number, None for one without any."""
@@ -69,8 +69,8 @@ class SheetReading:
     """
 
     source: RoleSource
-    settings: Fields | None
-    fields: Fields | None
+    settings: ConfigValues | None
+    fields: ConfigValues | None
     outputs: ProbeOutputs | None
     tokenizer_file: Path | None
     embedding: Role | None = None
@@ -185,7 +185,7 @@ def _tokenizer_file(source: RoleSource, checkpoint: Checkpoint | None) -> Path |
     return next((file for folder in folders for file in find_tokenizers(folder)), None)
 
 
-def config_fields(files: Sequence[Path]) -> Fields | None:
+def config_fields(files: Sequence[Path]) -> ConfigValues | None:
     """Read the fields of ``config.json`` next to weights; None where there is none that can be read.
 
     Args:

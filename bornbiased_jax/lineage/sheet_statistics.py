@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import linalg
 
-from bornbiased_jax.lineage.sheet_reading import CONFIG, Fields, Labels, SheetReading, TokenVocabulary, VectorPair
+from bornbiased_jax.lineage.sheet_reading import CONFIG, ConfigValues, Labels, SheetReading, TokenVocabulary, VectorPair
 from bornbiased_jax.lineage.sheet_sample import WIDEST
 from bornbiased_jax.lineage.spectra import MATRICES, SPECTRA, assigned_cosine
 
@@ -76,7 +76,7 @@ class FieldComparison(NamedTuple):
         return len(self.equal) / count if count else None
 
 
-def compare_fields(base: Fields, suspect: Fields) -> FieldComparison:
+def compare_fields(base: ConfigValues, suspect: ConfigValues) -> FieldComparison:
     """Compare two configurations field by field.
 
     >>> compare_fields({"layers": 2, "eps": 1e-6, "bias": False}, {"layers": 2, "eps": 1e-5, "rope": None})

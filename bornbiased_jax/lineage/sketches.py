@@ -311,11 +311,11 @@ def _unit_by(vectors_DK: np.ndarray, squares_D: np.ndarray, raw_D: np.ndarray) -
     return vectors_DK * scale_D[:, None]
 
 
-Score = Callable[[np.ndarray], np.ndarray]
+LabelScore = Callable[[np.ndarray], np.ndarray]
 """From a permutation of labels [n] to the score of each label with its image [n]."""
 
 
-def inner(vectors_nK: np.ndarray) -> Score:
+def inner(vectors_nK: np.ndarray) -> LabelScore:
     """Return the score ⟨v_f, v_π(f)⟩."""
     return lambda order_n: np.einsum("nk,nk->n", vectors_nK, vectors_nK[order_n])
 
@@ -335,7 +335,7 @@ class RepeatCounter:
     excess: dict[int, float] = dataclasses.field(default_factory=dict)
     variance: dict[int, float] = dataclasses.field(default_factory=dict)
 
-    def add(self, num_labels: int, score: Score, num_equal: int = 0) -> None:
+    def add(self, num_labels: int, score: LabelScore, num_equal: int = 0) -> None:
         """Add the labels of one block."""
         self.num_labels = self.num_labels or num_labels
         self.num_equal += num_equal

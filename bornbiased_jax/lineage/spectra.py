@@ -35,7 +35,7 @@ SPECTRA: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 """By key in the sheet, the sorted values of a product that a method compares."""
 
-Pair = tuple[np.ndarray, np.ndarray]
+MatrixPair = tuple[np.ndarray, np.ndarray]
 
 
 class Factors(NamedTuple):
@@ -113,7 +113,7 @@ def singular_values(matrix: np.ndarray) -> np.ndarray:
     return values
 
 
-def assigned_cosine(base: Sequence[Pair], suspect: Sequence[Pair]) -> float:
+def assigned_cosine(base: Sequence[MatrixPair], suspect: Sequence[MatrixPair]) -> float:
     """Average the cosine of two kinds of spectra over blocks that are assigned to one another.
 
     Args:

@@ -21,7 +21,7 @@ from bornbiased_jax.checkpoints.layout import FileEntry, file_shapes, unpack
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import parameter_shapes
-from bornbiased_jax.lineage.seed_search import Place, read_entries, unit
+from bornbiased_jax.lineage.seed_search import MatrixEntries, read_entries, unit
 from bornbiased_jax.lineage.whichseed import Candidate, Found, candidate_of, check_search
 from bornbiased_jax.parameters import count_parameters
 
@@ -152,7 +152,7 @@ class TorchDraw:
         shapes = file_shapes(cfg, family.biases(cfg))
         # Where the drawn numbers lie in this package's parameters.
         self.places = [
-            Place(path, entry.layer, min(ENTRIES, math.prod(shapes[path][1:])))
+            MatrixEntries(path, entry.layer, min(ENTRIES, math.prod(shapes[path][1:])))
             for entry in self._entries
             for path in entry.paths
         ]

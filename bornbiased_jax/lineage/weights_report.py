@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 from bornbiased_jax.checkpoints.roles import component_title, path_in_words
-from bornbiased_jax.lineage.battery import ALL, Cell, WeightsComparison
+from bornbiased_jax.lineage.battery import ALL, ComponentTest, WeightsComparison
 from bornbiased_jax.lineage.component_pair import TABLES
 from bornbiased_jax.lineage.evidence import (
     COORDINATES,
@@ -121,7 +121,7 @@ def comparison_keys(comparison: WeightsComparison, null: str) -> Detail:
     }
 
 
-def _test_row(comparison: WeightsComparison, cell: Cell, null: str) -> Detail:
+def _test_row(comparison: WeightsComparison, cell: ComponentTest, null: str) -> Detail:
     """Return a piece of evidence over a whole part of the model as the row of a test."""
     log10_p = None if cell.log10_p is None else cell.log10_adjusted
     return {
@@ -162,7 +162,7 @@ def module_rows(by_module: Mapping[str, float | None]) -> list[Detail]:
 def write_notes(
     comparison: WeightsComparison,
     rows: Sequence[ComponentRow],
-    deciding: Cell | None,
+    deciding: ComponentTest | None,
     base: Fingerprint,
     suspect: Fingerprint,
     exactness: Sequence[str],

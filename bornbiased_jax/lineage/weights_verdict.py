@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from bornbiased_jax.lineage.battery import (
     ALL,
-    Cell,
+    ComponentTest,
     Options,
     WeightsComparison,
     compare_weights,
@@ -73,12 +73,12 @@ def auto_verdict(
     Raises:
         InputError: fingerprints that cannot be compared.
     """
-    further: list[Cell] = []
+    further: list[ComponentTest] = []
     if outputs is not None:
         # An undefined verdict may come with numbers, as on vectors that both models shared: they are no evidence.
         is_defined = outputs.verdict != "undefined"
         z, log10_p = (outputs.z, outputs.log10_p) if is_defined else (None, None)
-        further = [Cell(OUTPUTS, ALL, z, log10_p, outputs.reason)]
+        further = [ComponentTest(OUTPUTS, ALL, z, log10_p, outputs.reason)]
     # Run the battery; equal tensors are an identity of their own.
     comparison = compare_weights(base, suspect, options, further=further)
     if comparison.is_identical and (identity is None or identity.kind == "logits"):
@@ -180,7 +180,7 @@ def single_verdict(
 
 def _decide(
     comparison: WeightsComparison, identity: Identity | None, kinds: Sequence[str], parts: str, near: str
-) -> tuple[Decision, str, Cell | None]:
+) -> tuple[Decision, str, ComponentTest | None]:
     """Decide by identity, then the smallest adjusted p, then the agreement of matchings.
 
     Args:
@@ -302,7 +302,7 @@ def _exactness(null: str, options: Options) -> list[str]:
 
 
 def _evidence_keys(
-    comparison: WeightsComparison, deciding: Cell | None, decision: Decision, null: str, *, has_strings: bool
+    comparison: WeightsComparison, deciding: ComponentTest | None, decision: Decision, null: str, *, has_strings: bool
 ) -> Detail:
     """Return the keys of the evidence that decides."""
     detail: Detail = {"null": null, "align": "none"}
@@ -316,7 +316,7 @@ def _evidence_keys(
     return detail
 
 
-def _certified_keys(cell: Cell) -> Detail:
+def _certified_keys(cell: ComponentTest) -> Detail:
     if cell.certified is None:
         return {"log10_p_bound": cell.log10_p, "log10_p_moments": None, "null_histogram": None}
     return certified_keys(cell.certified)

@@ -200,7 +200,7 @@ class Norm(nn.Module):
         return y.astype(x.dtype)
 
 
-class Entry(NamedTuple):
+class ActivationEntry(NamedTuple):
     """One activation; ``theory.activations`` has its dual kernel under the same name."""
 
     function: Callable[[jax.Array], jax.Array]
@@ -220,23 +220,25 @@ UNIT_MEANS: dict[Activation, float] = {
     "shifted_relu": 0.0833154705876863,
 }
 """E φ(z) of a standard normal z, which the centered form of an activation subtracts."""
-ACTIVATIONS: dict[Activation, Entry] = {
-    "gelu": Entry(partial(jax.nn.gelu, approximate=False), "gelu", ("gelu_python",)),
-    "gelu_tanh": Entry(partial(jax.nn.gelu, approximate=True), "gelu_pytorch_tanh", ("gelu_new", "gelu_fast")),
-    "relu": Entry(jax.nn.relu, "relu"),
-    "tanh": Entry(jnp.tanh, "tanh"),
-    "relu_squared": Entry(lambda x: jnp.square(jax.nn.relu(x)), "relu2"),
-    "leaky_relu": Entry(jax.nn.leaky_relu, "leaky_relu"),
+ACTIVATIONS: dict[Activation, ActivationEntry] = {
+    "gelu": ActivationEntry(partial(jax.nn.gelu, approximate=False), "gelu", ("gelu_python",)),
+    "gelu_tanh": ActivationEntry(
+        partial(jax.nn.gelu, approximate=True), "gelu_pytorch_tanh", ("gelu_new", "gelu_fast")
+    ),
+    "relu": ActivationEntry(jax.nn.relu, "relu"),
+    "tanh": ActivationEntry(jnp.tanh, "tanh"),
+    "relu_squared": ActivationEntry(lambda x: jnp.square(jax.nn.relu(x)), "relu2"),
+    "leaky_relu": ActivationEntry(jax.nn.leaky_relu, "leaky_relu"),
     # Clevert, Unterthiner and Hochreiter (2016), section 4: nearly without a mean.
-    "shifted_relu": Entry(lambda x: jnp.maximum(x, -1)),
-    "silu": Entry(jax.nn.silu, "silu", ("swish",)),
+    "shifted_relu": ActivationEntry(lambda x: jnp.maximum(x, -1)),
+    "silu": ActivationEntry(jax.nn.silu, "silu", ("swish",)),
 }
 
 
-def _centered(name: Activation) -> Entry:
+def _centered(name: Activation) -> ActivationEntry:
     """Return φ − E φ(z): the mean output of a neuron, which all inputs share, is not written."""
     function = ACTIVATIONS[name].function
-    return Entry(lambda x: function(x) - jnp.asarray(UNIT_MEANS[name], x.dtype))
+    return ActivationEntry(lambda x: function(x) - jnp.asarray(UNIT_MEANS[name], x.dtype))
 
 
 ACTIVATIONS |= {cast(Activation, f"{name}_centered"): _centered(name) for name in UNIT_MEANS}

@@ -41,12 +41,10 @@ from bornbiased_jax.model.model import (
     logits_of,
 )
 from bornbiased_jax.model.scratch import NOTHING, Page
-from bornbiased_jax.parallel import on_host
+from bornbiased_jax.parallel import PyTree, on_host
 from bornbiased_jax.parameters import Params, parameter_table, unflatten
 from bornbiased_jax.record import computing_device
 
-PyTree = Any
-"""A tree of arrays."""
 Batch = np.ndarray | Callable[[], Any]
 """One batch of sequences, or a function that makes it: ids [B, T], or vectors [B, T, D] in place of embeddings."""
 

@@ -10,7 +10,8 @@ import numpy as np
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model import ForwardOptions
-from bornbiased_jax.model.streaming import PyTree, Reading, Weights, forward_batches
+from bornbiased_jax.model.streaming import Reading, Weights, forward_batches
+from bornbiased_jax.parallel import PyTree
 
 # Bytes that one batch may take in the largest array of one layer.
 LAYER_BYTES = 256 * 2**20

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax
 
 from bornbiased_jax.checkpoints.checkpoint import verified_checkpoint
-from bornbiased_jax.chunk_store import Chunk, Results, Settings
+from bornbiased_jax.chunk_store import Chunk, Results, TaskSettings
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.model.layers import HIGHEST, precision_named
 from bornbiased_jax.parameters import Params
@@ -18,7 +18,7 @@ from bornbiased_jax.probes.inputs import Inputs
 from bornbiased_jax.probes.inputs.facts import facts_of, from_facts
 from bornbiased_jax.probes.measure import Batches, initial_params, last_token_probe, order_inputs, stream
 from bornbiased_jax.probes.subject import ProbedModel, from_weights, untrained
-from bornbiased_jax.sweep import InitParams, Mode, Probe, SweepOptions, sweep
+from bornbiased_jax.sweep import InitParams, Probe, SweepMode, SweepOptions, sweep
 
 FUNCTION = "bornbiased_jax.probes.chunks:compute"
 
@@ -41,7 +41,7 @@ class Pass(NamedTuple):
     intra: bool
     second_moment: bool
     dtype: str | None
-    mode: Mode
+    mode: SweepMode
     at_once: int
     shards: tuple[int, ...] = (1, 1)
     precision: str = HIGHEST
@@ -77,7 +77,7 @@ class Pass(NamedTuple):
         }
 
 
-def compute(settings: Settings, sources: Settings, chunks: list[Chunk]) -> Iterator[Results]:
+def compute(settings: TaskSettings, sources: TaskSettings, chunks: list[Chunk]) -> Iterator[Results]:
     """Compute chunks of one range in a worker.
 
     Raises:

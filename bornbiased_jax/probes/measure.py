@@ -21,11 +21,11 @@ from bornbiased_jax.model.memory import FLOAT, check_forward, check_weights, for
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes import contraction, preference
 from bornbiased_jax.probes.inputs import Inputs
-from bornbiased_jax.probes.inputs.kinds import Array
+from bornbiased_jax.probes.inputs.kinds import AnyArray
 from bornbiased_jax.probes.observe import observe
 from bornbiased_jax.sweep import InitParams, Probe
 
-Batch = dict[str, jax.Array]
+SequenceBatch = dict[str, jax.Array]
 """``x`` [B, T] or [B, T, D], ``weight`` (0 for padding) and ``last`` (the last token), both [B]."""
 
 
@@ -72,7 +72,7 @@ def last_token_probe(
     def init() -> Sums:
         return {"preference": preference.init(cfg), "contraction": contraction.init(cfg, second_moment=second_moment)}
 
-    def update(state: Sums, params: Params, batch: Batch) -> Sums:
+    def update(state: Sums, params: Params, batch: SequenceBatch) -> Sums:
         x = batch["x"]
         if scale is not None:
             # Vectors take the moments of the embedding in whose place they are fed.
@@ -225,7 +225,7 @@ def input_ranges(
     return ends
 
 
-def stream(inputs: Inputs, batches: Batches, start: int = 0, stop: int | None = None) -> Iterator[dict[str, Array]]:
+def stream(inputs: Inputs, batches: Batches, start: int = 0, stop: int | None = None) -> Iterator[dict[str, AnyArray]]:
     """Yield batches of equal shape of all sequences in order, or of a range; padding of the last has weight 0."""
     n = len(batches.order_N) if stop is None else stop
     for begin in range(start, n, batches.size):

@@ -10,7 +10,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypedDict, TypeVar
+from typing import NamedTuple, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +22,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.limits import check_sequences
 from bornbiased_jax.model.streaming import Reading, Weights, parameter
 from bornbiased_jax.probes.batching import batch_size_for, read_batches
-
-Array = TypeVar("Array", np.ndarray, jax.Array)
+from bornbiased_jax.probes.inputs.kinds import HostOrDevice
 
 # Sun et al. (2024): a massive activation exceeds 100 and a thousand times the median magnitude.
 MASSIVE_ABSOLUTE = 100.0
@@ -55,7 +54,7 @@ class Outliers(NamedTuple):
     """Rows (states) in that matrix."""
 
 
-def dom_ratio(h: Array) -> Array:
+def dom_ratio(h: HostOrDevice) -> HostOrDevice:
     """Compute dimension disparity max_j |h_j| / mean_j |h_j| over the last axis: 1 if flat, D for a single spike.
 
     NaN for a vector of zeros, which has no dominant dimension.
@@ -64,8 +63,8 @@ def dom_ratio(h: Array) -> Array:
         >>> float(dom_ratio(np.array([0.0, 0.0, -8.0, 0.0])))
         4.0
     """
-    size: Array = abs(h)
-    ratio: Array = size.max(axis=-1) / size.mean(axis=-1)
+    size: HostOrDevice = abs(h)
+    ratio: HostOrDevice = size.max(axis=-1) / size.mean(axis=-1)
     return ratio
 
 

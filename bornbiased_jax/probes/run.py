@@ -15,7 +15,7 @@ from jax.typing import DTypeLike
 
 from bornbiased_jax import parallel, store
 from bornbiased_jax.checkpoints.reference import portable_source
-from bornbiased_jax.chunk_store import Chunk, Results, Settings
+from bornbiased_jax.chunk_store import Chunk, Results, TaskSettings
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.executors import Engine, local
@@ -38,7 +38,7 @@ from bornbiased_jax.probes.measure import (
     stream,
 )
 from bornbiased_jax.probes.subject import ProbedModel
-from bornbiased_jax.sweep import Mode, SweepOptions, plan, sweep
+from bornbiased_jax.sweep import SweepMode, SweepOptions, plan, sweep
 
 SMALLER = "draw smaller weights, or take fewer layers or a norm"
 
@@ -76,7 +76,7 @@ class ProbeOptions:
     dtype: DTypeLike | None = None
     precision: str = HIGHEST
     batch_size: int | None = None
-    mode: Mode = "auto"
+    mode: SweepMode = "auto"
     chunk: int | None = None
     range_size: int | None = None
 
@@ -192,7 +192,7 @@ def _request(
     if not is_local and mesh is not None:
         raise InputError("a mesh is of the devices of this process: leave --mesh or --engine out")
 
-    def compute_here(_settings: Settings, _sources: Settings, group: list[Chunk]) -> Iterator[Results]:
+    def compute_here(_settings: TaskSettings, _sources: TaskSettings, group: list[Chunk]) -> Iterator[Results]:
         ticker = _Ticker(advance, probe_pass.batches, *group[0][1:])
         return chunks.compute_pass(probe_pass, group, mesh=mesh, advance=ticker)
 

@@ -31,9 +31,9 @@ from bornbiased_jax.model.limits import check_sequences
 from bornbiased_jax.model.streaming import Reading, Weights
 from bornbiased_jax.probes.batching import batch_size_for, read_batches
 
-Convention = Literal["all_rows", "rows_from_k"]
+ScoreConvention = Literal["all_rows", "rows_from_k"]
 Threshold = Literal["per_sequence", "average"]
-CONVENTIONS: tuple[Convention, ...] = ("all_rows", "rows_from_k")
+CONVENTIONS: tuple[ScoreConvention, ...] = ("all_rows", "rows_from_k")
 THRESHOLDS: tuple[Threshold, ...] = ("per_sequence", "average")
 NOTHING = 1e-4
 """A row whose sum is at most this part of its absolute sum adds up to nothing: float32 leaves some 1e-7 of either."""
@@ -54,7 +54,7 @@ class SinkOptions:
     """
 
     epsilon: float = 0.25
-    convention: Convention = "all_rows"
+    convention: ScoreConvention = "all_rows"
     position: int = 1
     threshold: Threshold = "per_sequence"
     lengths: Sequence[int] = ()
@@ -85,7 +85,7 @@ class SinkSettings(TypedDict):
     """Settings of a measurement of sinks."""
 
     epsilon: float
-    convention: Convention
+    convention: ScoreConvention
     position: int
     threshold: Threshold
     normalised_rows: bool

@@ -15,7 +15,7 @@ from bornbiased_jax.evaluation import ReportOptions, sink_report
 from bornbiased_jax.evaluation import intervention as intervening
 from bornbiased_jax.evaluation.intervention import InterventionRecord
 from bornbiased_jax.evaluation.sink_report import SinkReport, largest_block, strongest_head
-from bornbiased_jax.probes.sinks import Convention, Threshold
+from bornbiased_jax.probes.sinks import ScoreConvention, Threshold
 from bornbiased_jax.quantization import Granularity, Scheme
 from bornbiased_jax.report import figures, sink_figures
 from bornbiased_jax.report.tables import Panel
@@ -35,7 +35,7 @@ class SinkFields(TypedDict, total=False):
     """Fields of :class:`bornbiased_jax.evaluation.ReportOptions`, each by its name."""
 
     epsilon: float
-    convention: Convention
+    convention: ScoreConvention
     position: int
     threshold: Threshold
     normalize: bool

@@ -11,7 +11,7 @@ import numpy as np
 from bornbiased_jax.config import FieldValue
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.tables import Panel
-from bornbiased_jax.results.result import Listing, Record, Result
+from bornbiased_jax.results.result import Listing, RecordResult, Result
 from bornbiased_jax.trainability import Diagram, Plane
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Trainability(Result):
         return self.diagram["depth"], self.diagram["attention"]
 
 
-class WidthCheck(Record):
+class WidthCheck(RecordResult):
     """The coordinate check: activations against width at the first steps of training."""
 
     question = "Do activations keep their size when the model gets wider?"

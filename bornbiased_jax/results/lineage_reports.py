@@ -11,7 +11,7 @@ from bornbiased_jax.lineage.audit.finding import INFORMATION, FindingKind
 from bornbiased_jax.lineage.verdict import LEAST_P, format_p
 from bornbiased_jax.report import lineage_figures
 from bornbiased_jax.report.tables import Panel
-from bornbiased_jax.results.result import Listing, Record, listing
+from bornbiased_jax.results.result import Listing, RecordResult, listing
 from bornbiased_jax.results.wording import among, count
 
 _TITLES: dict[FindingKind, str] = {
@@ -31,7 +31,7 @@ _TITLES: dict[FindingKind, str] = {
 """Headings of an audit, in the order of its report."""
 
 
-class Models(Record):
+class Models(RecordResult):
     """The presets."""
 
     def summary(self) -> list[str]:
@@ -61,7 +61,7 @@ class Models(Record):
         return [listing("Presets", columns | {"positions": "positions"}, rows)]
 
 
-class WhichSeed(Record):
+class WhichSeed(RecordResult):
     """The seed that a model was initialized with, if a search finds one."""
 
     def summary(self) -> list[str]:
@@ -83,7 +83,7 @@ class WhichSeed(Record):
         return [*sentences, f"Seeds are {framework}: another framework draws other weights from the same number."]
 
 
-class Audit(Record):
+class Audit(RecordResult):
     """The findings in a folder of checkpoints."""
 
     question = "What a folder of checkpoints holds"
@@ -179,7 +179,7 @@ def _run_row(run: Mapping[str, Any]) -> str:
     return f"| {run['name'] or '(the folder)'} | {span} | {sharing_text} |"
 
 
-class SketchFile(Record):
+class SketchFile(RecordResult):
     """A stored fingerprint of a model's weights."""
 
     def summary(self) -> list[str]:
@@ -197,7 +197,7 @@ class SketchFile(Record):
         return lines
 
 
-class OutputFile(Record):
+class OutputFile(RecordResult):
     """A stored fingerprint of a model's outputs."""
 
     def summary(self) -> list[str]:
@@ -211,7 +211,7 @@ class OutputFile(Record):
         ]
 
 
-class InitScheme(Record):
+class InitScheme(RecordResult):
     """The initialization scheme of an untrained model."""
 
     def summary(self) -> list[str]:
@@ -249,7 +249,7 @@ class InitScheme(Record):
         return [Listing("Distributions by group", columns, rows)]
 
 
-class Digest(Record):
+class Digest(RecordResult):
     """A commitment to a model's weights."""
 
     def summary(self) -> list[str]:
@@ -263,7 +263,7 @@ class Digest(Record):
         ]
 
 
-class Descendant(Record):
+class Descendant(RecordResult):
     """A model of known origin."""
 
     def summary(self) -> list[str]:

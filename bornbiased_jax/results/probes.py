@@ -18,7 +18,7 @@ from bornbiased_jax.report import figures
 from bornbiased_jax.report.tables import Panel
 from bornbiased_jax.results.result import Listing, Result
 from bornbiased_jax.results.theory import (
-    Record,
+    ProbeRow,
     check,
     cosine_cells,
     cosine_row,
@@ -47,7 +47,7 @@ class _Probe(Result):
         precision: how float32 matrices were multiplied.
     """
 
-    records: Sequence[Record]
+    records: Sequence[ProbeRow]
     model: Mapping[str, FieldValue] | None = None
     swept: str = ""
     precision: str = HIGHEST
@@ -69,14 +69,14 @@ class _Probe(Result):
         """Tell whether inputs are windows of a text, which p-values take for independent draws all the same."""
         return self.records[0].get("inputs", {}).get("kind") == "text"
 
-    def _groups(self) -> list[list[Record]]:
+    def _groups(self) -> list[list[ProbeRow]]:
         """Return the records of each length and value of the swept field: one a seed."""
-        groups: dict[object, list[Record]] = {}
+        groups: dict[object, list[ProbeRow]] = {}
         for record in self.records:
             groups.setdefault((str(record.get(self.swept)), record["seq_len"]), []).append(record)
         return list(groups.values())
 
-    def _condition(self, record: Record, *, with_length: bool = True) -> str:
+    def _condition(self, record: ProbeRow, *, with_length: bool = True) -> str:
         """Name what a group of records has in common: "d_model = 64, T = 8"."""
         swept = [f"{self.swept} = {record[self.swept]}"] if self.swept else []
         return ", ".join([*swept, *[f"T = {record['seq_len']}"] * with_length])
@@ -86,7 +86,7 @@ class _Probe(Result):
         title: str,
         columns: Mapping[str, str],
         note: str = "",
-        theory: Callable[[Record], dict[str, str]] | None = None,
+        theory: Callable[[ProbeRow], dict[str, str]] | None = None,
     ) -> Listing:
         """List the records under the heads of their keys; where a group has several seeds its mean, sd and range too.
 
@@ -110,7 +110,7 @@ class _Probe(Result):
         return Listing(f"{title}: {model}" if model else title, [*heads.values(), *further], rows, note)
 
 
-def _over_seeds(group: Sequence[Record], keys: Sequence[str], swept: str) -> list[list[Any]]:
+def _over_seeds(group: Sequence[ProbeRow], keys: Sequence[str], swept: str) -> list[list[Any]]:
     """Return the mean, the standard deviation and the range over seeds of what was measured, a row each."""
     rows: list[list[Any]] = []
     statistic_of: dict[str, Callable[[list[float]], float | str]] = {
@@ -328,7 +328,7 @@ class Contraction(_Probe):
             for block in range(len(record["inter_cosine_by_layer"]))
         ]
 
-    def _by_block(self, records: Sequence[Record]) -> Listing:
+    def _by_block(self, records: Sequence[ProbeRow]) -> Listing:
         """Tabulate one group after each block: the mean over seeds, their range, and theory."""
         rows = []
         for block in range(1, len(records[0]["inter_cosine_by_layer"]) + 1):
@@ -436,7 +436,7 @@ def contraction(
 
 def _of_untrained(
     cfg: ModelConfig, part: Part, seeds: Sequence[int], inputs: Inputs, embedding_seed: int | None
-) -> list[Record]:
+) -> list[ProbeRow]:
     if isinstance(seeds, int | str):
         raise InputError(f"seeds={seeds!r} is one value: give a list, as in seeds=[{seeds}] or seeds=range(8)")
     options = ProbeOptions(intra=part == "contraction")
@@ -446,7 +446,7 @@ def _of_untrained(
     return [part_of(record, part, cfg, inputs) for record in records]
 
 
-def part_of(record: ProbeRecord, part: Part, cfg: ModelConfig, inputs: Inputs) -> Record:
+def part_of(record: ProbeRecord, part: Part, cfg: ModelConfig, inputs: Inputs) -> ProbeRow:
     """Flatten one part of a probe's record into one row, with the inputs and the vocabulary size, JSON-ready."""
     shared = {key: value for key, value in record.items() if key not in ("preference", "contraction")}
     return {**shared, "vocab_size": cfg.vocab_size, "inputs": inputs.describe(), **record[part]}

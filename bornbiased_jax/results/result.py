@@ -208,7 +208,7 @@ class Result:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Record(Result):
+class RecordResult(Result):
     """A result that is one JSON object.
 
     Attributes:

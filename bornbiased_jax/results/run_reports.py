@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from bornbiased_jax.progress import duration
-from bornbiased_jax.results.result import Listing, Record, listing
+from bornbiased_jax.results.result import Listing, RecordResult, listing
 from bornbiased_jax.results.wording import among, count, explain, percent, rounded
 
 
-class Runs(Record):
+class Runs(RecordResult):
     """The runs in a folder."""
 
     def summary(self) -> list[str]:
@@ -45,7 +45,7 @@ class Runs(Record):
         return [Listing("Runs", columns, rows)]
 
 
-class Curves(Record):
+class Curves(RecordResult):
     """An image of a run's curves."""
 
     def summary(self) -> list[str]:
@@ -58,7 +58,7 @@ class Curves(Record):
         ]
 
 
-class Export(Record):
+class Export(RecordResult):
     """A checkpoint as a Hugging Face directory."""
 
     def summary(self) -> list[str]:
@@ -76,7 +76,7 @@ class Export(Record):
         ]
 
 
-class Evaluation(Record):
+class Evaluation(RecordResult):
     """Perplexity and bits per byte of a text."""
 
     def summary(self) -> list[str]:
@@ -110,7 +110,7 @@ class Evaluation(Record):
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Generation(Record):
+class Generation(RecordResult):
     """A continued prompt.
 
     Attributes:
@@ -133,7 +133,7 @@ class Generation(Record):
         ]
 
 
-class Parity(Record):
+class Parity(RecordResult):
     """Logits compared with those of transformers."""
 
     def summary(self) -> list[str]:
@@ -155,7 +155,7 @@ class Parity(Record):
         return [Listing("Parity with transformers", ["quantity", "value"], rows)]
 
 
-class Reproduction(Record):
+class Reproduction(RecordResult):
     """Experiments, run or listed."""
 
     def summary(self) -> list[str]:
@@ -184,7 +184,7 @@ class Reproduction(Record):
         return [listing("Experiments", columns, self.record["experiments"])]
 
 
-class StoreStatus(Record):
+class StoreStatus(RecordResult):
     """Progress of the chunks of a store."""
 
     def summary(self) -> list[str]:
@@ -220,7 +220,7 @@ class StoreStatus(Record):
         return [Listing("Chunks done of those asked for", columns, rows, "\n".join(failures))]
 
 
-class Diagnosis(Record):
+class Diagnosis(RecordResult):
     """Versions, devices and extras of an installation."""
 
     def summary(self) -> list[str]:

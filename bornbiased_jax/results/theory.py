@@ -12,7 +12,7 @@ from bornbiased_jax.given_table import top1_given_table
 from bornbiased_jax.prediction import predict, stack_of
 from bornbiased_jax.probes.inputs import KINDS
 
-Record = Mapping[str, Any]
+ProbeRow = Mapping[str, Any]
 """A row of ``probe --json``: one part of a probe's record, the field of a sweep, and ``theory`` where it was wanted."""
 
 # Of seeds, between the 10th and the 90th percentile.
@@ -58,11 +58,11 @@ class FractionTheory(TypedDict):
     """Whether the measured fraction is inside the band."""
 
 
-def with_cosines(cfg: ModelConfig, records: Sequence[Record], *, tokens: bool) -> list[Record]:
+def with_cosines(cfg: ModelConfig, records: Sequence[ProbeRow], *, tokens: bool) -> list[ProbeRow]:
     """Return the records with a :class:`CosineTheory` as ``theory``; its seeds have embeddings of their own."""
     predicted = functools.cache(lambda seq_len, num_inputs: predict(cfg, seq_len, num_inputs=num_inputs, tokens=tokens))
 
-    def theory(record: Record) -> CosineTheory:
+    def theory(record: ProbeRow) -> CosineTheory:
         prediction = predicted(record["seq_len"], record["num_inputs"])
         low_L, high_L = prediction["inter_cosine_by_layer_low"], prediction["inter_cosine_by_layer_high"]
         inside_L = [
@@ -83,8 +83,8 @@ def with_cosines(cfg: ModelConfig, records: Sequence[Record], *, tokens: bool) -
 
 
 def with_fractions(
-    cfg: ModelConfig, records: Sequence[Record], *, tokens: bool, table_seed: int | None = None
-) -> list[Record]:
+    cfg: ModelConfig, records: Sequence[ProbeRow], *, tokens: bool, table_seed: int | None = None
+) -> list[ProbeRow]:
     """Return the records with a :class:`FractionTheory` as ``theory``.
 
     Args:
@@ -102,7 +102,7 @@ def with_fractions(
         estimate = top1_given_table(cfg, seq_len, num_inputs, table_seed, tokens=tokens)
         return estimate.mean, estimate.p10, estimate.p90
 
-    def theory(record: Record) -> FractionTheory:
+    def theory(record: ProbeRow) -> FractionTheory:
         mean, low, high = band(record["seq_len"], record["num_inputs"])
         return {
             "coverage": BAND,
@@ -116,7 +116,7 @@ def with_fractions(
     return [{**record, "theory": theory(record)} for record in records]
 
 
-def theory_summary(records: Sequence[Record]) -> list[str]:
+def theory_summary(records: Sequence[ProbeRow]) -> list[str]:
     """Say how many measurements lie inside theory's interval, and where theory is not about them; none without one."""
     predictions = [record["theory"] for record in records if "theory" in record]
     if not predictions:
@@ -142,7 +142,7 @@ def theory_summary(records: Sequence[Record]) -> list[str]:
     return sentences
 
 
-def fraction_cells(record: Record) -> dict[str, str]:
+def fraction_cells(record: ProbeRow) -> dict[str, str]:
     """Return columns of a table: the predicted fraction, its band, and whether the measured one lies inside."""
     prediction = record["theory"]
     return {
@@ -152,7 +152,7 @@ def fraction_cells(record: Record) -> dict[str, str]:
     }
 
 
-def cosine_row(record: Record, block: int) -> dict[str, object]:
+def cosine_row(record: ProbeRow, block: int) -> dict[str, object]:
     """Return ``theory`` of a row of one block, counted from 0: the predicted cosine, its interval; none without one."""
     if "theory" not in record:
         return {}
@@ -161,7 +161,7 @@ def cosine_row(record: Record, block: int) -> dict[str, object]:
     return {"theory": {**ends, "inside": prediction["inside_by_layer"][block]}}
 
 
-def cosine_cells(records: Sequence[Record], block: int) -> dict[str, str]:
+def cosine_cells(records: Sequence[ProbeRow], block: int) -> dict[str, str]:
     """Return columns for one length: the predicted cosine after a block, its interval, how many lie inside."""
     prediction, place = records[0]["theory"], block - 1
     low, high = (prediction[f"inter_cosine_by_layer_{end}"][place] for end in ("low", "high"))

@@ -71,8 +71,8 @@ class PretrainConfig:
     """None: one epoch."""
     schedule_steps: ranges.Steps | None = None
     """Steps that the learning rate is laid out for, up to which the run may be extended later; None: ``steps``."""
-    batch_size: ranges.Batch = 16
-    accumulation: ranges.Batch = 1
+    batch_size: ranges.BatchSize = 16
+    accumulation: ranges.BatchSize = 1
     learning_rate: ranges.LearningRate = 1e-3
     min_learning_rate: ranges.LearningRateOrNone = 1e-4
     warmup: ranges.StepsOrNone = 100

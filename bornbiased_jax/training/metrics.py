@@ -29,7 +29,7 @@ from bornbiased_jax.training.config import PretrainConfig
 from bornbiased_jax.training.step import Metrics
 from bornbiased_jax.training.throughput import TrainingClock
 
-Measured = Annotated[float, Interval(ge=-3.5e38, le=3.5e38)]
+Float32Value = Annotated[float, Interval(ge=-3.5e38, le=3.5e38)]
 """What float32 can say."""
 
 
@@ -38,12 +38,12 @@ class MetricsLine(TypedDict):
 
     step: Annotated[int, Interval(ge=1)]
     seeds: list[int]
-    loss: list[Measured]
-    grad_norm: list[Measured]
-    lr: Measured
+    loss: list[Float32Value]
+    grad_norm: list[Float32Value]
+    lr: Float32Value
     tokens: Annotated[int, Interval(ge=0)]
-    tokens_per_second: Measured
-    validation_loss: NotRequired[list[Measured]]
+    tokens_per_second: Float32Value
+    validation_loss: NotRequired[list[Float32Value]]
 
 
 METRICS_FILE = "metrics.jsonl"

@@ -46,7 +46,7 @@ class BadInputError(Exception):
     """A file that cannot be converted; the message is one sentence for the user."""
 
 
-class Sizes(NamedTuple):
+class Header(NamedTuple):
     """The seven integers of the header; ``vocab`` is negative where the output matrix is not the embedding."""
 
     width: int
@@ -68,14 +68,14 @@ class Sizes(NamedTuple):
         return self.width // self.heads
 
 
-def read_sizes(path: Path) -> Sizes:
+def read_sizes(path: Path) -> Header:
     """Read and check the header of a ``.bin``."""
     with path.open("rb") as stream:
         head = stream.read(HEADER.size)
     wrong = BadInputError(f"{path} is not a llama2.c model: name a file written by its export.py with --version 0")
     if len(head) < HEADER.size:
         raise wrong
-    sizes = Sizes(*HEADER.unpack(head))
+    sizes = Header(*HEADER.unpack(head))
     if sizes.width == MAGIC:
         raise BadInputError(f"{path} is a version {sizes.hidden} llama2.c file: export it again with --version 0")
     counts = (*sizes[:5], abs(sizes.vocab), sizes.length)
@@ -86,7 +86,7 @@ def read_sizes(path: Path) -> Sizes:
     return sizes
 
 
-def array_shapes(sizes: Sizes) -> dict[str, tuple[int, ...]]:
+def array_shapes(sizes: Header) -> dict[str, tuple[int, ...]]:
     """Name and shape of each array of a ``.bin``, in its order; arrays of all layers lie together."""
     L, D, F = sizes.layers, sizes.width, sizes.hidden
     kv_width = sizes.kv_heads * sizes.head_width
@@ -107,7 +107,7 @@ def array_shapes(sizes: Sizes) -> dict[str, tuple[int, ...]]:
     return shapes if sizes.is_tied else shapes | {"head": (abs(sizes.vocab), D)}
 
 
-def read_arrays(path: Path, sizes: Sizes) -> dict[str, np.ndarray]:
+def read_arrays(path: Path, sizes: Header) -> dict[str, np.ndarray]:
     """Map the arrays of a ``.bin``; its size must be what the header implies."""
     offsets, position = {}, HEADER.size
     shapes = array_shapes(sizes)
@@ -133,7 +133,7 @@ def halves(rows: np.ndarray, heads: int) -> np.ndarray:
     return pairs.swapaxes(1, 2).reshape(rows.shape)
 
 
-def to_tensors(arrays: dict[str, np.ndarray], sizes: Sizes) -> dict[str, np.ndarray]:
+def to_tensors(arrays: dict[str, np.ndarray], sizes: Header) -> dict[str, np.ndarray]:
     """Name the weights as Hugging Face's Llama does."""
     tensors = {"model.embed_tokens.weight": arrays["embedding"], "model.norm.weight": arrays["final_norm"]}
     if not sizes.is_tied:
@@ -154,7 +154,7 @@ def to_tensors(arrays: dict[str, np.ndarray], sizes: Sizes) -> dict[str, np.ndar
     return {name: np.ascontiguousarray(tensor, np.float32) for name, tensor in tensors.items()}
 
 
-def to_config(sizes: Sizes) -> dict[str, Any]:
+def to_config(sizes: Header) -> dict[str, Any]:
     """Describe the architecture as a ``config.json`` of Hugging Face's Llama."""
     return {
         "architectures": ["LlamaForCausalLM"],

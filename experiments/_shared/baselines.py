@@ -30,14 +30,14 @@ _BATCH_TOKENS = 2048
 _REEF_DEPTH = 18 / 32
 
 
-class Activations(NamedTuple):
+class Projections(NamedTuple):
     """Outputs of the up and gate projections on the tokens of all inputs: [L, N·T, F] float32; no gate: None."""
 
     up: np.ndarray
     gate: np.ndarray | None
 
 
-def mlp_activations(cfg: ModelConfig, params: Params, inputs: Inputs) -> Activations:
+def mlp_activations(cfg: ModelConfig, params: Params, inputs: Inputs) -> Projections:
     """Run a model on probe inputs and return the outputs of its up and gate projections at every position.
 
     Raises:
@@ -58,7 +58,7 @@ def mlp_activations(cfg: ModelConfig, params: Params, inputs: Inputs) -> Activat
         name: np.concatenate([batch[name] for batch in batches], axis=1).reshape(cfg.num_layers, -1, cfg.d_ff)
         for name in batches[0]
     }
-    return Activations(joined["mlp_up"], joined.get("mlp_preactivation"))
+    return Projections(joined["mlp_up"], joined.get("mlp_preactivation"))
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -68,12 +68,12 @@ def _projections(cfg: ModelConfig, params: Params, x: jax.Array) -> dict[str, ja
     return {name: captured[name].astype(jnp.float32) for name in names}
 
 
-def phi_h(base: Activations, suspect: Activations) -> Score:
+def phi_h(base: Projections, suspect: Projections) -> Score:
     """Compute φ_H: φ_U on the activations of the up projections for the same inputs."""
     return order_score("phi_h", base.up, suspect.up)
 
 
-def phi_match(base: Activations, suspect: Activations) -> Score:
+def phi_match(base: Projections, suspect: Projections) -> Score:
     """Compute φ_MATCH: the matching of units by gate activations against that by up activations.
 
     ``detail["coincidences"]`` holds for each block the number of units that both match alike (1 by chance).

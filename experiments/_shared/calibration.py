@@ -31,7 +31,7 @@ from bornbiased_jax.stats.intervals import binomial_interval
 from bornbiased_jax.stats.multiple import holm
 
 LEVELS = (0.01, 0.05)
-Pair = tuple[np.ndarray, np.ndarray]
+OutputPair = tuple[np.ndarray, np.ndarray]
 NUM_PERMUTATIONS = 1999
 """Permutations a pair: p < 0.01 has probability 0.0095 then, and thousands of pairs take minutes."""
 
@@ -43,7 +43,7 @@ def permutation_verdict(
     return permutation_test(base_ND, suspect_ND, seed=pair, num_permutations=num_permutations)
 
 
-def unrelated_pairs(cfg: ModelConfig, inputs: Inputs, num_pairs: int, *, first_seed: int = 0) -> Iterator[Pair]:
+def unrelated_pairs(cfg: ModelConfig, inputs: Inputs, num_pairs: int, *, first_seed: int = 0) -> Iterator[OutputPair]:
     """Return outputs of disjoint pairs of untrained models: seeds ``first_seed`` + 2i and + 2i + 1, [N, D] each."""
     seeds = range(first_seed, first_seed + 2 * num_pairs)
     outputs = itertools.chain.from_iterable(final_outputs(cfg, seeds, inputs))
@@ -52,7 +52,7 @@ def unrelated_pairs(cfg: ModelConfig, inputs: Inputs, num_pairs: int, *, first_s
 
 def related_pairs(
     cfg: ModelConfig, inputs: Inputs, num_pairs: int, *, drift: float, first_seed: int = 0
-) -> Iterator[Pair]:
+) -> Iterator[OutputPair]:
     """Yield outputs of untrained models and of themselves drifted toward another one (:func:`drifted`)."""
     # Each base drifts toward a seed that no pair uses.
     seeds = range(first_seed, first_seed + num_pairs)

@@ -33,7 +33,7 @@ HEADS = ["model", "inputs", "N", "T", "seed"]
 """Heads of the columns that name one seed of a group."""
 
 
-class Group(TypedDict):
+class ProbeGroup(TypedDict):
     """The object of a probe, as settings and records have it; ``inputs`` is "tokens", "gaussian" or a text."""
 
     model: str
@@ -49,7 +49,7 @@ class Group(TypedDict):
 class Probed(TypedDict):
     """A group with the records of its seeds (:func:`bornbiased_jax.probes.run.probe`) and theory's prediction."""
 
-    group: Group
+    group: ProbeGroup
     records: Sequence[Entry]
     theory: Entry
     inputs: Entry
@@ -67,7 +67,7 @@ def group(
     fix_embeddings: bool = True,
     intra: bool = False,
     **changes: object,
-) -> Group:
+) -> ProbeGroup:
     """Build one group of initializations, as it stands in an experiment's settings."""
     return {
         "model": model,
@@ -81,12 +81,12 @@ def group(
     }
 
 
-def settings(**groups_by_scale: Sequence[Group]) -> dict[str, Entry]:
+def settings(**groups_by_scale: Sequence[ProbeGroup]) -> dict[str, Entry]:
     """Return settings of the scales: the groups of each, and the seeds of its first."""
     return {scale: {"seeds": groups[0]["seeds"], "groups": groups} for scale, groups in groups_by_scale.items()}
 
 
-def run_group(context: Context, group: Group) -> Probed:
+def run_group(context: Context, group: ProbeGroup) -> Probed:
     """Compute records of the group's seeds, with theory's prediction, once per output folder."""
     described = group.copy()
     if context.data is not None and described["inputs"].startswith("builtin:"):
@@ -99,7 +99,7 @@ def run_group(context: Context, group: Group) -> Probed:
     return context.cached(f"births/{described['model']}", identity, compute)
 
 
-def _probed(context: Context, group: Group, resume: Path) -> Probed:
+def _probed(context: Context, group: ProbeGroup, resume: Path) -> Probed:
     cfg = preset(group["model"], **group["changes"])
     spec = group["inputs"]
     inputs = parse_inputs(spec, num_inputs=group["num_inputs"], seq_len=group["seq_len"], cfg=cfg)
@@ -199,12 +199,12 @@ def draw_theory(ax: Axes, probed: Probed, name: str = "", color: str = figures.T
     figures.line(ax, blocks(probed), mean, (low, high), name=name, color=color, dashed=True)
 
 
-def labels(group: Group, seed: int) -> list[Any]:
+def labels(group: ProbeGroup, seed: int) -> list[Any]:
     """Return the cells that name one seed of a group, under :data:`HEADS`."""
     return [name_of(group), inputs_of(group), group["num_inputs"], group["seq_len"], seed]
 
 
-def name_of(group: Group) -> str:
+def name_of(group: ProbeGroup) -> str:
     """Name the model with its changes, for a table."""
     changes = ", ".join(f"{key}={value}" for key, value in group["changes"].items())
     return group["model"] + (f" ({changes})" if changes else "")
@@ -215,7 +215,7 @@ def mean_of(values: Sequence[Any]) -> str:
     return f", mean of {len(values)} seeds" if len(values) > 1 else ""
 
 
-def inputs_of(group: Group) -> str:
+def inputs_of(group: ProbeGroup) -> str:
     """Name the kind of inputs, for a table."""
     spec: str = group["inputs"]
     return KINDS[spec].title if spec in KINDS else spec

@@ -27,7 +27,7 @@ HEADS = ["mode", "model", "N", "T", "seed"]
 """Heads of the columns that name one seed of a variant."""
 
 
-def variant(group: probing.Group) -> str:
+def variant(group: probing.ProbeGroup) -> str:
     """Return the name of a group's variant."""
     return next(
         name
@@ -41,14 +41,14 @@ def by_variant(record: Record) -> dict[str, probing.Probed]:
     return {variant(probed["group"]): probed for probed in probing.probed_groups(record)}
 
 
-def labels(group: probing.Group, seed: int) -> list[Any]:
+def labels(group: probing.ProbeGroup, seed: int) -> list[Any]:
     """Return the cells that name one seed of a variant, under :data:`HEADS`."""
     # Without attention no length matters.
     length = "any" if variant(group) == "MLP only" else f"{group['seq_len']:,}"
     return [variant(group), probing.name_of(group), group["num_inputs"], length, seed]
 
 
-def same_configuration(group: probing.Group) -> bool:
+def same_configuration(group: probing.ProbeGroup) -> bool:
     """Check whether Section 4.1 measured just this: 12 layers, 768 wide, 2,000 Gaussian inputs of 1,024 positions."""
     name = variant(group)
     return (

@@ -41,7 +41,7 @@ FIGURE10 = {**FIGURE2, **probing.settings(paper=[probing.group("gpt2-nano", [42]
 FIGURE10_64 = probing.settings(smoke=[GPT2_SMOKE], paper=[probing.group("gpt2-nano", [42], 64, 10_000)])
 
 
-def _grid(num_seeds: int, num_inputs: int) -> list[probing.Group]:
+def _grid(num_seeds: int, num_inputs: int) -> list[probing.ProbeGroup]:
     """Vary depth, width, length and architecture, one at a time."""
     return [
         probing.group(model, range(num_seeds), seq_len, num_inputs, d_model=width, d_ff=d_ff, num_layers=depth)
@@ -64,7 +64,7 @@ FINDINGS1 = probing.settings(
 )
 
 
-def _hundred_seeds(seq_len: int, **laptop: Sequence[probing.Group]) -> dict[str, Entry]:
+def _hundred_seeds(seq_len: int, **laptop: Sequence[probing.ProbeGroup]) -> dict[str, Entry]:
     """Return settings with the paper's hundred seeds of GPT-2 nano at one length, and those of ``laptop``, if any."""
     return probing.settings(
         smoke=[probing.group("gpt2-tiny", range(4), 16, 64, **_TINY)],
@@ -82,7 +82,7 @@ FINDING2_NANO = _hundred_seeds(16)
 
 def _modules(
     model: str, seeds: Sequence[int], seq_len: int, num_inputs: int, mlp_inputs: int | None = None, **changes: object
-) -> list[probing.Group]:
+) -> list[probing.ProbeGroup]:
     """Build groups of the full model, of its self-attention alone and of its MLPs alone, on Gaussian inputs.
 
     Positions meet nowhere in a model without attention, so there the last position is the whole sequence:

@@ -40,7 +40,7 @@ LEVEL = 0.01
 PAPER_INPUTS = {"gpt2-nano": 2_000, "llama-nano": 10_000, "gpt2-1.2b": 2_000}
 
 
-def same_configuration(group: probing.Group, seed: int) -> bool:
+def same_configuration(group: probing.ProbeGroup, seed: int) -> bool:
     """Check whether the paper printed a row for this model, length, seed, number and kind of inputs."""
     return (
         not group["changes"]
@@ -192,7 +192,7 @@ def name_of(part: str, seq_len: int, seed: int) -> str:
     return f"table1_{part}_{seq_len}_{seed}"
 
 
-def operations(group: probing.Group) -> float:
+def operations(group: probing.ProbeGroup) -> float:
     """Count the operations of a row's forward passes, the head at the last position alone."""
     sequence = probing.of_sequence(preset(group["model"]), group["seq_len"], head=True)
     return len(group["seeds"]) * group["num_inputs"] * sequence

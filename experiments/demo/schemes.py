@@ -107,7 +107,9 @@ def headline(record: Record) -> str:
     )
 
 
-def _groups(schemes: Sequence[str], seeds: int, num_inputs: int, changes: Mapping[str, int]) -> list[probing.Group]:
+def _groups(
+    schemes: Sequence[str], seeds: int, num_inputs: int, changes: Mapping[str, int]
+) -> list[probing.ProbeGroup]:
     groups = [probing.group("gpt2-tiny", range(seeds), 16, num_inputs) for _ in schemes]
     for group, scheme in zip(groups, schemes, strict=True):
         group["changes"] = {"tie_embeddings": False, **changes, "init": scheme}

@@ -37,7 +37,7 @@ NAMES = {
 # Seeds of one case; a case takes far fewer.
 _SEEDS_A_CASE = 10_000_000
 
-Columns = Mapping[str, Sequence[float | None]]
+VerdictColumns = Mapping[str, Sequence[float | None]]
 """p, log10 p and z of each verdict of one test."""
 
 
@@ -93,7 +93,7 @@ def by_u(verdict: Verdict) -> Verdict:
     return Verdict(decision, "", p, log10_p, None, verdict.test, verdict.num_inputs, verdict.alpha, verdict.detail)
 
 
-def unrelated(settings: Entry, case: Case) -> dict[str, Columns]:
+def unrelated(settings: Entry, case: Case) -> dict[str, VerdictColumns]:
     """Run all tests on disjoint pairs of initializations; each test has its own number of pairs."""
     cfg = config(settings, case.model, case.init)
     inputs = random_inputs(case.inputs, settings["num_inputs"], settings["seq_len"], cfg, seed=case.number)

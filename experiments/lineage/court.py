@@ -103,7 +103,7 @@ SCORE_LEVEL = 0.05
 # Pairs that are computed between two looks at the disk.
 _CHUNK = 32
 
-Pair = tuple[str, FamilyReading, FamilyReading]
+ReadingPair = tuple[str, FamilyReading, FamilyReading]
 
 
 def run(context: Context) -> Entry:
@@ -129,7 +129,7 @@ def run(context: Context) -> Entry:
     }
 
 
-def pairs_of(models: Sequence[FamilyReading], untrained: Sequence[FamilyReading]) -> Iterator[Pair]:
+def pairs_of(models: Sequence[FamilyReading], untrained: Sequence[FamilyReading]) -> Iterator[ReadingPair]:
     """Yield the pairs of one width: kind, base, suspect. The base of a mixed pair is the initialization."""
     for base, suspect in itertools.combinations(models, 2):
         if base.origin.corpus == suspect.origin.corpus:
@@ -157,7 +157,7 @@ def compute(settings: Entry, sources: Entry, chunk: Chunk) -> Sequence[Entry]:
 
 
 @once_a_process
-def _pairs(context: Context) -> list[Pair]:
+def _pairs(context: Context) -> list[ReadingPair]:
     width = context.settings["width"]
     return list(pairs_of(trained(context, width), initializations(context.settings, width)))
 

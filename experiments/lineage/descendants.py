@@ -48,11 +48,11 @@ from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.experiments.base import Context, Entry, Experiment, chunked, once_a_process
 from bornbiased_jax.experiments.lineage import descendants_tables, settings
-from bornbiased_jax.experiments.lineage.descendants_families import FREE, Change, Families, all_changes, make_families
+from bornbiased_jax.experiments.lineage.descendants_families import FREE, Families, Recipe, all_changes, make_families
 from bornbiased_jax.experiments.lineage.descendants_readings import (
     FamilyReading,
     Origin,
-    Reading,
+    ScoreReading,
     read_initialization,
     read_outputs,
     read_published,
@@ -133,7 +133,7 @@ def _loss(families: Families, models: Sequence[tuple[ModelConfig, Any]]) -> floa
 _loss_of = jax.jit(loss_sum, static_argnums=0)
 
 
-def _rows(settings: Entry, change: Change, stand: Stand, suspects: Sequence[FamilyReading]) -> Sequence[Entry]:
+def _rows(settings: Entry, change: Recipe, stand: Stand, suspects: Sequence[FamilyReading]) -> Sequence[Entry]:
     """Compute the readings of every pair of one change."""
     bases, initializations = stand.bases, stand.initializations
     nearby = neighbors(len(bases), settings["num_offsets"])
@@ -167,7 +167,7 @@ def neighbors(count: int, num_offsets: int) -> list[list[int]]:
     return partners
 
 
-def _short(values: Mapping[str, Reading]) -> dict[str, list[float | None]]:
+def _short(values: Mapping[str, ScoreReading]) -> dict[str, list[float | None]]:
     """Round to six digits; what is infinite (a copy's p may be zero) becomes ±10⁶, beyond all others."""
     return {
         name: [None if part is None else float(f"{min(max(part, -_MOST), _MOST):.6g}") for part in value]

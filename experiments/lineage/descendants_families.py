@@ -42,7 +42,7 @@ FREE = frozenset(
 """Kinds that leave the function alone."""
 
 
-class Change(NamedTuple):
+class Recipe(NamedTuple):
     """One change at one strength.
 
     Attributes:
@@ -67,7 +67,7 @@ class Change(NamedTuple):
         return f"{self.kind} {self.strength}".strip()
 
 
-def all_changes(settings: Entry) -> list[Change]:
+def all_changes(settings: Entry) -> list[Recipe]:
     """List the changes in the order of the tables: training, damage, mixtures, blocks, free ones, distillation."""
     further, strengths = settings["further"], settings["strengths"]
     changes = [*_trained(TUNED, "tuned", further["tuned"]), *_trained(LORA, "adapted", further["tuned"])]
@@ -76,7 +76,7 @@ def all_changes(settings: Entry) -> list[Change]:
         values = strengths[kind]
         for value in values:
             make = functools.partial(_mixed if kind in _MIXES else _derived, kind, f"{value:g}")
-            changes.append(Change(kind, f"{value:g}", value, make, usual=value == values[len(values) // 2]))
+            changes.append(Recipe(kind, f"{value:g}", value, make, usual=value == values[len(values) // 2]))
     # Blocks dropped and repeated, and changes that preserve the function; the first is the usual one.
     listed = {
         **{kind: strengths[kind] for kind in ("drop-layers", "repeat-layers")},
@@ -89,13 +89,13 @@ def all_changes(settings: Entry) -> list[Change]:
     for kind, values in listed.items():
         for value in values:
             make = functools.partial(_derived, kind, f"{value}")
-            changes.append(Change(kind, f"{value}", None, make, usual=value == values[0]))
+            changes.append(Recipe(kind, f"{value}", None, make, usual=value == values[0]))
     return changes + _trained(DISTILLED, "students", further["distilled"], related=False)
 
 
-def _trained(kind: str, stage: str, steps: list[int], *, related: bool = True) -> list[Change]:
+def _trained(kind: str, stage: str, steps: list[int], *, related: bool = True) -> list[Recipe]:
     return [
-        Change(kind, f"{step} steps", step, functools.partial(_model_at, stage, step), related, usual=step == steps[-1])
+        Recipe(kind, f"{step} steps", step, functools.partial(_model_at, stage, step), related, usual=step == steps[-1])
         for step in steps
     ]
 

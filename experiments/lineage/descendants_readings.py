@@ -18,7 +18,7 @@ import numpy as np
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.experiments._shared.baselines import (
-    Activations,
+    Projections,
     mlp_activations,
     phi_h,
     phi_match,
@@ -28,7 +28,7 @@ from bornbiased_jax.experiments._shared.baselines import (
 from bornbiased_jax.experiments.base import Entry
 from bornbiased_jax.experiments.lineage.sketched import sketch
 from bornbiased_jax.lineage.baselines import LEVEL, THRESHOLD, awm, ics, intrinsic, pcs, phi_u
-from bornbiased_jax.lineage.battery import ALPHA, Cell, Options, main_pair, single_cell
+from bornbiased_jax.lineage.battery import ALPHA, ComponentTest, Options, main_pair, single_cell
 from bornbiased_jax.lineage.component_pair import ComponentPair
 from bornbiased_jax.lineage.evidence import COORDINATES, MATCHED, RAW_NEURONS, SIGNLESS, TOKEN_NEURONS, EvidenceError
 from bornbiased_jax.lineage.fingerprints import Fingerprint
@@ -45,9 +45,9 @@ FEW = 199
 # Seed of the second stage.
 _AGAIN = 1 << 30
 
-Reading = tuple[float | None, float | None]
+ScoreReading = tuple[float | None, float | None]
 """A score, larger for pairs that are more alike, and log₁₀ p; None where there is none."""
-NOTHING: Reading = (None, None)
+NOTHING: ScoreReading = (None, None)
 
 
 class Reads(NamedTuple):
@@ -67,7 +67,7 @@ class Reads(NamedTuple):
     exact: bool = False
     base: str = "model"
 
-    def same(self, reading: Reading) -> bool:
+    def same(self, reading: ScoreReading) -> bool:
         """Return the test's decision at its own level or threshold; what is undefined is not the same."""
         score, log10_p = reading
         if self.by_p:
@@ -186,7 +186,7 @@ class FamilyReading:
         return reef_features(self.cfg, self.params, self._text("num_sentences"))
 
     @functools.cached_property
-    def activations(self) -> Activations:
+    def activations(self) -> Projections:
         """Of the gate and up projections on the tokens of some sentences."""
         return mlp_activations(self.cfg, self.params, self._text("num_matched"))
 
@@ -200,7 +200,7 @@ def _sentences(text: str, number: int, length: int, cfg: ModelConfig, tokenizer:
     return parse_inputs(text, num_inputs=number, seq_len=length, cfg=cfg, tokenizer=tokenizer)
 
 
-def read_published(base: FamilyReading, suspect: FamilyReading) -> dict[str, Reading]:
+def read_published(base: FamilyReading, suspect: FamilyReading) -> dict[str, ScoreReading]:
     """Compute every published test and score."""
     base_model, suspect_model = (base.cfg, base.params), (suspect.cfg, suspect.params)
     score = awm(*base_model, *suspect_model)
@@ -239,13 +239,13 @@ def output_verdicts(
     return verdicts | ({"outputs, Kendall": test(correlation="kendall")} if kendall else {})
 
 
-def read_outputs(base: FamilyReading, suspect: FamilyReading, seed: int, *, kendall: bool) -> dict[str, Reading]:
+def read_outputs(base: FamilyReading, suspect: FamilyReading, seed: int, *, kendall: bool) -> dict[str, ScoreReading]:
     """Run this package's tests on outputs, with a few permutations."""
     verdicts = output_verdicts(base, suspect, FEW, seed, kendall=kendall)
     return {name: _z(verdict) for name, verdict in verdicts.items()}
 
 
-def read_weights(base: FamilyReading, suspect: FamilyReading, seed: int) -> dict[str, Reading]:
+def read_weights(base: FamilyReading, suspect: FamilyReading, seed: int) -> dict[str, ScoreReading]:
     """Run this package's tests in the weights between any two models."""
     # Blocks, experts and their labels correspond alike for all evidence.
     pair = main_pair(base.sketches, suspect.sketches)
@@ -255,14 +255,14 @@ def read_weights(base: FamilyReading, suspect: FamilyReading, seed: int) -> dict
 
 def read_initialization(
     initialization: FamilyReading, suspect: FamilyReading, seed: int, num_permutations: int
-) -> dict[str, Reading]:
+) -> dict[str, ScoreReading]:
     """Run this package's test of an initialization against any model."""
     options = Options(ALPHA, num_permutations, seed, has_untrained=True)
     pair = main_pair(initialization.sketches, suspect.sketches)
     return {"birth: matched units": _z(single_cell(pair, MATCHED, options))}
 
 
-def _staged(pair: ComponentPair, evidence: str, seed: int) -> Reading:
+def _staged(pair: ComponentPair, evidence: str, seed: int) -> ScoreReading:
     """Compute z and log₁₀ p of one piece of evidence, by two stages of permutations."""
     cell = single_cell(pair, evidence, Options(ALPHA, FEW, seed))
     # Valid: what follows has draws of its own, and p of 2/200 and more are the first stage's.
@@ -271,7 +271,7 @@ def _staged(pair: ComponentPair, evidence: str, seed: int) -> Reading:
     return _z(cell)
 
 
-def _agreement(pair: ComponentPair) -> Reading:
+def _agreement(pair: ComponentPair) -> ScoreReading:
     """Return how far two matchings of the neurons agree, over the verdict's own threshold by the width of the MLPs."""
     try:
         return pair.matching.agreement / pair.matching.threshold, None
@@ -279,11 +279,11 @@ def _agreement(pair: ComponentPair) -> Reading:
         return NOTHING
 
 
-def _p_alone(log10_p: float | None) -> Reading:
+def _p_alone(log10_p: float | None) -> ScoreReading:
     return NOTHING if log10_p is None else (-log10_p, float(log10_p))
 
 
-def _z(verdict: Verdict | Cell) -> Reading:
+def _z(verdict: Verdict | ComponentTest) -> ScoreReading:
     """Return z and p; −log₁₀ p in place of a z that is no number."""
     if verdict.log10_p is None:
         return NOTHING

@@ -11,7 +11,7 @@ import numpy as np
 from scipy import stats
 
 from bornbiased_jax.experiments.base import Entry
-from bornbiased_jax.experiments.lineage.descendants_families import Change
+from bornbiased_jax.experiments.lineage.descendants_families import Recipe
 from bornbiased_jax.experiments.lineage.descendants_readings import EXACT, TESTS, Reads
 from bornbiased_jax.stats.intervals import binomial_interval
 
@@ -34,7 +34,7 @@ class Rate:
     high: float | None = None
 
 
-class Pairs(NamedTuple):
+class PairReadings(NamedTuple):
     """Readings of one test: the families of base and suspect, scores (−∞ where undefined) and decisions."""
 
     bases_N: np.ndarray
@@ -45,16 +45,16 @@ class Pairs(NamedTuple):
     def __len__(self) -> int:
         return len(self.scores_N)
 
-    def of(self, which_N: np.ndarray) -> Pairs:
+    def of(self, which_N: np.ndarray) -> PairReadings:
         """Select pairs by a mask or by indices."""
-        return Pairs(*(values[which_N] for values in self))
+        return PairReadings(*(values[which_N] for values in self))
 
 
-def pairs_of(rows: Sequence[Entry], name: str, test: Reads) -> Pairs:
+def pairs_of(rows: Sequence[Entry], name: str, test: Reads) -> PairReadings:
     """Collect the readings of one test in rows ``{"base", "suspect", "values": {test: [score, log10 p]}}``."""
     test_rows = [(row, row["values"][name]) for row in rows if name in row["values"]]
     scores = [-np.inf if value[0] is None else value[0] for _, value in test_rows]
-    return Pairs(
+    return PairReadings(
         np.array([row["base"] for row, _ in test_rows], int),
         np.array([row["suspect"] for row, _ in test_rows], int),
         np.array(scores, float),
@@ -67,7 +67,7 @@ def fold_of(place: Place) -> Place:
     return place % FOLDS
 
 
-def thresholds(unrelated: Pairs) -> list[float]:
+def thresholds(unrelated: PairReadings) -> list[float]:
     """Find by fold the smallest score that at most 1% of the *other* folds' unrelated pairs exceed.
 
     Args:
@@ -82,7 +82,7 @@ def thresholds(unrelated: Pairs) -> list[float]:
     return limits
 
 
-def above(pairs: Pairs, limits: Sequence[float]) -> np.ndarray:
+def above(pairs: PairReadings, limits: Sequence[float]) -> np.ndarray:
     """Return whether each pair exceeds the threshold of its families."""
     return pairs.scores_N > np.asarray(limits)[fold_of(pairs.bases_N)]
 
@@ -93,7 +93,7 @@ def _resamples(count: int) -> np.ndarray:
     return np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), size=RESAMPLES).astype(float)
 
 
-def rate(hits_N: np.ndarray, pairs: Pairs, count: int) -> Rate:
+def rate(hits_N: np.ndarray, pairs: PairReadings, count: int) -> Rate:
     """Return a fraction of pairs with its 95% interval, families resampled; related pairs are of one family each.
 
     Where all agree, resampling shows no variation: then as many trials count as there are families among the bases,
@@ -115,13 +115,13 @@ def _resampled(value: float, sums_R: np.ndarray, totals_R: np.ndarray) -> Rate:
     return Rate(value, float(low), float(high))
 
 
-def _weights(pairs: Pairs, count: int) -> np.ndarray:
+def _weights(pairs: PairReadings, count: int) -> np.ndarray:
     drawn_RS = _resamples(count)
     same_N = pairs.bases_N == pairs.suspects_N
     return np.where(same_N, drawn_RS[:, pairs.bases_N], drawn_RS[:, pairs.bases_N] * drawn_RS[:, pairs.suspects_N])
 
 
-def area(related: Pairs, unrelated: Pairs, count: int) -> Rate:
+def area(related: PairReadings, unrelated: PairReadings, count: int) -> Rate:
     """Compute the area under the ROC curve, ties counted half, with its 95% interval, families resampled.
 
     Where every related pair is above every unrelated one, the lower end is what :func:`rate` gives for related pairs.
@@ -146,7 +146,7 @@ def balanced(related_N: np.ndarray, unrelated_N: np.ndarray) -> float | None:
     return float(related_N.mean() + 1 - unrelated_N.mean()) / 2
 
 
-def roc(related: Pairs, unrelated: Pairs) -> list[float]:
+def roc(related: PairReadings, unrelated: PairReadings) -> list[float]:
     """Compute the fraction of related pairs found where each of :data:`FALSE_POSITIVES` of the unrelated is."""
     ordered = np.sort(unrelated.scores_N)[::-1]
     powers = []
@@ -156,7 +156,7 @@ def roc(related: Pairs, unrelated: Pairs) -> list[float]:
     return powers
 
 
-def distance(related: Pairs, unrelated: Pairs) -> float | None:
+def distance(related: PairReadings, unrelated: PairReadings) -> float | None:
     """Compute Kolmogorov's and Smirnov's distance of the two distributions of scores."""
     if not len(related) or not len(unrelated):
         return None
@@ -175,10 +175,8 @@ TRUSTED = 0.9
 TOO_MANY = 0.05
 """A test without an exact p may call this fraction of unrelated pairs the same at its own threshold."""
 
-Rows = Sequence[Entry]
 
-
-def summarize(changes: Sequence[Change], rows_by_change: Sequence[Rows], count: int) -> Entry:
+def summarize(changes: Sequence[Recipe], rows_by_change: Sequence[Sequence[Entry]], count: int) -> Entry:
     """Compute the result of the benchmark.
 
     Args:
@@ -223,17 +221,17 @@ def summarize(changes: Sequence[Change], rows_by_change: Sequence[Rows], count: 
     }
 
 
-def _split(change: Change, pairs: Pairs) -> tuple[Pairs, Pairs]:
+def _split(change: Recipe, pairs: PairReadings) -> tuple[PairReadings, PairReadings]:
     """Split related and unrelated pairs of one change."""
     related_N = (pairs.bases_N == pairs.suspects_N) & change.related
     return pairs.of(related_N), pairs.of(~related_N)
 
 
-def _joined(parts: Sequence[Pairs]) -> Pairs:
-    return Pairs(*(np.concatenate(values) for values in zip(*parts, strict=True)))
+def _joined(parts: Sequence[PairReadings]) -> PairReadings:
+    return PairReadings(*(np.concatenate(values) for values in zip(*parts, strict=True)))
 
 
-def _rates(related: Pairs, unrelated: Pairs, limits: Sequence[float], count: int) -> dict[str, object]:
+def _rates(related: PairReadings, unrelated: PairReadings, limits: Sequence[float], count: int) -> dict[str, object]:
     """Summarize one test on pairs of one change, or of all: at its own level, and at calibrated thresholds."""
     related_N, unrelated_N = above(related, limits), above(unrelated, limits)
     return {
@@ -249,7 +247,7 @@ def _rates(related: Pairs, unrelated: Pairs, limits: Sequence[float], count: int
     }
 
 
-def _cell(related: Pairs, unrelated: Pairs, limits: Sequence[float], count: int) -> dict[str, object]:
+def _cell(related: PairReadings, unrelated: PairReadings, limits: Sequence[float], count: int) -> dict[str, object]:
     """Summarize one test after one change."""
     teacher_N = unrelated.bases_N == unrelated.suspects_N
     taught, apart = unrelated.of(teacher_N), unrelated.of(~teacher_N)
@@ -263,7 +261,7 @@ def _cell(related: Pairs, unrelated: Pairs, limits: Sequence[float], count: int)
     return cell
 
 
-def _accusations(changes: Sequence[Change], rows_by_change: Sequence[Rows]) -> Sequence[Entry]:
+def _accusations(changes: Sequence[Recipe], rows_by_change: Sequence[Sequence[Entry]]) -> Sequence[Entry]:
     """Count the unrelated pairs of each kind of change that each exact test calls the same at its own level."""
     entries = []
     for name in EXACT:

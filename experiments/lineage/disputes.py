@@ -31,7 +31,7 @@ from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.experiments.base import Context, Entry, Experiment, chunked, once_a_process
 from bornbiased_jax.experiments.lineage import disputes_tables, settings
-from bornbiased_jax.experiments.lineage.descendants_summary import Pairs, area, roc
+from bornbiased_jax.experiments.lineage.descendants_summary import PairReadings, area, roc
 from bornbiased_jax.experiments.lineage.disputes_recipes import KINDS, Release, make_disputes
 from bornbiased_jax.lineage import spectra
 from bornbiased_jax.lineage.baselines import Score, weight_scores
@@ -168,18 +168,17 @@ def attention_factors(model: Checkpoint) -> Iterator[tuple[spectra.Factors, spec
 # ---------------------------------------------------------------------------------------------------------------------
 # Summaries
 
+PairEntries = Sequence[Entry]
 
-Rows = Sequence[Entry]
 
-
-def _split(rows: Rows) -> tuple[Rows, Rows]:
+def _split(rows: PairEntries) -> tuple[PairEntries, PairEntries]:
     guilty = [row for row in rows if row["base"] == row["suspect"]]
     return guilty, [row for row in rows if row["base"] != row["suspect"]]
 
 
-def _pairs(rows: Rows, name: str) -> Pairs:
+def _pairs(rows: PairEntries, name: str) -> PairReadings:
     scores = [row["scores"][name] for row in rows]
-    return Pairs(
+    return PairReadings(
         np.array([row["base"] for row in rows]),
         np.array([row["suspect"] for row in rows]),
         np.array([-np.inf if score is None else score for score in scores]),
@@ -187,7 +186,7 @@ def _pairs(rows: Rows, name: str) -> Pairs:
     )
 
 
-def summarize(name: str, source: str, rows: Rows, count: int) -> Entry:
+def summarize(name: str, source: str, rows: PairEntries, count: int) -> Entry:
     """Summarize one score: power and ROC over all kinds, then AUC and power by kind.
 
     Args:
@@ -223,7 +222,7 @@ def summarize(name: str, source: str, rows: Rows, count: int) -> Entry:
     }
 
 
-def verdicts_of(kind: str, rows: Rows) -> Entry:
+def verdicts_of(kind: str, rows: PairEntries) -> Entry:
     """Count the verdicts of one kind: of the whole, and of each component as a fraction of its pairs."""
     guilty, innocent = _split(rows)
     components = dict.fromkeys(name for row in rows for name in row["components"])
@@ -244,14 +243,14 @@ def verdicts_of(kind: str, rows: Rows) -> Entry:
     }
 
 
-def _fraction(rows: Rows, component: str) -> float | None:
+def _fraction(rows: PairEntries, component: str) -> float | None:
     """Return how often a component is called the same, of the pairs in which it has evidence."""
     verdicts = [row["components"].get(component, "undefined") for row in rows]
     defined = [verdict for verdict in verdicts if verdict != "undefined"]
     return defined.count("same-lineage") / len(defined) if defined else None
 
 
-def rejections(name: str, rows: Rows) -> Entry:
+def rejections(name: str, rows: PairEntries) -> Entry:
     """Count the innocent pairs that one piece of evidence rejects at 1% and at the verdicts' level."""
     innocent = [row for row in _split(rows)[1] if row["p"][name] is not None]
     hits = np.array([row["p"][name] <= LEVEL for row in innocent])
@@ -266,14 +265,14 @@ def rejections(name: str, rows: Rows) -> Entry:
     }
 
 
-def called_related(rows: Rows) -> Entry:
+def called_related(rows: PairEntries) -> Entry:
     """Count the innocent pairs that the verdict calls the same, with the upper limit of their rate."""
     innocent = _split(rows)[1]
     count = sum(row["verdict"] == "same-lineage" for row in innocent)
     return {"count": count, "num_pairs": len(innocent), "upper": binomial_interval(count, len(innocent))[1]}
 
 
-def agreement_of(kind: str, rows: Rows) -> Entry:
+def agreement_of(kind: str, rows: PairEntries) -> Entry:
     """Return the largest agreement of two matchings over the innocent pairs of a kind; None where undefined."""
     innocent = _split([row for row in rows if row["kind"] == kind])[1]
     values = [row["scores"][AGREEMENT_OF_MATCHINGS] for row in innocent]

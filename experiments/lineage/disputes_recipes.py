@@ -17,7 +17,7 @@ import numpy as np
 from bornbiased_jax import model as models
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.native_roles import LANGUAGE, NativeRoles
-from bornbiased_jax.checkpoints.roles import Part, Role, RoleSource, Shape
+from bornbiased_jax.checkpoints.roles import Role, RoleSource, RoleTensor, Shape
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.derive import damage
 from bornbiased_jax.derive.changes import ChangeContext as Drawing
@@ -116,7 +116,7 @@ class TowerRoles(RoleSource):
             for role in source.roles:
                 if component == LANGUAGE or role.group not in ("embedding", "head"):
                     renamed = dataclasses.replace(role, component=component)
-                    self._parts[renamed] = Part(source.array_shape(role), functools.partial(source.read, role))
+                    self._parts[renamed] = RoleTensor(source.array_shape(role), functools.partial(source.read, role))
                     self._roles[renamed] = role
 
     def shape(self, component: str) -> Shape:
@@ -253,11 +253,11 @@ def _washed(model: Model, place: int) -> Model:
 # Recipes with training on the other text
 
 
-Training = Callable[[ModelConfig, Params, float, list[int]], Mapping[int, Params]]
+TrainingFn = Callable[[ModelConfig, Params, float, list[int]], Mapping[int, Params]]
 """Architecture, parameters [S, ...], rate and numbers of steps -> parameters after each."""
 
 
-def _retrained(context: Context, kind: str, suspects: Sequence[Model], train: Training | None = None) -> list[Model]:
+def _retrained(context: Context, kind: str, suspects: Sequence[Model], train: TrainingFn | None = None) -> list[Model]:
     """Train all suspects of a kind, all of their parameters where nothing else is named."""
     settings, cfg = context.settings, suspects[0][0]
     steps, rate = settings["retraining"]["steps"], settings["retraining"]["learning_rate"]

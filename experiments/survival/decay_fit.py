@@ -38,7 +38,7 @@ _STARTS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0, 6.0)
 
 
 @dataclasses.dataclass(frozen=True)
-class Decay:
+class DecayFit:
     """A fitted decay of z.
 
     Attributes:
@@ -85,13 +85,13 @@ def z_of_cosine(cosine: ArrayLike, width: int, ceiling: float) -> np.ndarray:
     return (width - 1) * c / np.sqrt(np.maximum(c**2 + noise, 1e-300))
 
 
-def fit(x: ArrayLike, z: ArrayLike, *, ceiling: float, width: int, farthest: float) -> Decay:
+def fit(x: ArrayLike, z: ArrayLike, *, ceiling: float, width: int, farthest: float) -> DecayFit:
     """Fit τ and β by least squares.
 
     Args:
         x: points of the clock, positive and ascending.
         z: what was measured there.
-        ceiling: as of :class:`Decay`, as the next two.
+        ceiling: as of :class:`DecayFit`, as the next two.
         width: see there.
         farthest: see there.
 
@@ -112,8 +112,8 @@ def fit(x: ArrayLike, z: ArrayLike, *, ceiling: float, width: int, farthest: flo
     low = [np.log(x[0] / 10.0), np.log(_EXPONENTS[0])]
     high = [np.log(x[-1] * TENFOLD**2), np.log(_EXPONENTS[1])]
 
-    def decay_of(parameters: np.ndarray) -> Decay:
-        return Decay(ceiling, width, float(np.exp(parameters[0])), float(np.exp(parameters[1])), farthest)
+    def decay_of(parameters: np.ndarray) -> DecayFit:
+        return DecayFit(ceiling, width, float(np.exp(parameters[0])), float(np.exp(parameters[1])), farthest)
 
     def misses(parameters: np.ndarray) -> np.ndarray:
         return (decay_of(parameters).z(x) - z) * weight
@@ -127,7 +127,7 @@ def fit(x: ArrayLike, z: ArrayLike, *, ceiling: float, width: int, farthest: flo
     return dataclasses.replace(decay_of(best.x), determined=bool(inside))
 
 
-def check(decay: Decay, x: ArrayLike, z: ArrayLike, *, carried: float) -> Entry:
+def check(decay: DecayFit, x: ArrayLike, z: ArrayLike, *, carried: float) -> Entry:
     """Compare predictions of held-out points with what was measured.
 
     Args:

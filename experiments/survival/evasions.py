@@ -23,6 +23,7 @@ import numpy as np
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.derive import symmetries
+from bornbiased_jax.derive.damage import Model
 from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, each
 from bornbiased_jax.experiments.lineage.sketched import matched, sketch
 from bornbiased_jax.experiments.survival import persistence
@@ -33,8 +34,6 @@ from bornbiased_jax.model import apply
 from bornbiased_jax.parameters import Params, flatten, unflatten
 from bornbiased_jax.report.numbers import fixed, integer, significant
 from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
-
-Model = tuple[ModelConfig, Params]
 
 
 def _draws(seed: int) -> np.random.Generator:

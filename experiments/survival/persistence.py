@@ -37,7 +37,7 @@ STORIES = "stories of a grammar"
 KINDS = ("tokens", "gaussian")
 """Inputs on which models are compared: random ids, and vectors that both models share."""
 
-Model = Entry
+ModelLocation = Entry
 """Where a model lies: ``run`` (a folder), ``seed``, ``step``."""
 
 
@@ -155,17 +155,17 @@ def facts_of(run: Path) -> Entry:
     return io.read_json(run / "value.json")["value"]
 
 
-def initialization(run: Path, seed: int) -> Model:
+def initialization(run: Path, seed: int) -> ModelLocation:
     """Return the model of a seed before its first step."""
     return {"run": str(run), "seed": seed, "step": 0}
 
 
-def last(run: Path, seed: int) -> Model:
+def last(run: Path, seed: int) -> ModelLocation:
     """Return the model of a seed after the last step."""
     return {"run": str(run), "seed": seed, "step": find_steps(run)[-1]}
 
 
-def load(model: Model) -> Params:
+def load(model: ModelLocation) -> Params:
     """Load a model's weights."""
     return open_checkpoint("{run}@seed={seed},step={step}".format(**model)).params()
 
@@ -178,7 +178,7 @@ def moved(before: Params, after: Params) -> float:
     return math.sqrt(difference / size)
 
 
-def progress_of(model: Model) -> dict[str, float]:
+def progress_of(model: ModelLocation) -> dict[str, float]:
     """Measure how far a model is from its initialization, how well it predicts held-out text, what counting reaches.
 
     Returns:
@@ -199,7 +199,7 @@ def progress_of(model: Model) -> dict[str, float]:
     return cached(_measured(model, "progress"), None, compute)
 
 
-def _measured(model: Model, measurement: str) -> Path:
+def _measured(model: ModelLocation, measurement: str) -> Path:
     """Return where a measurement of a model is kept: next to its weights."""
     return Path(model["run"]) / "measured" / f"{measurement}-seed{model['seed']}-step{model['step']}"
 
@@ -209,7 +209,7 @@ def initial_moments(settings: Entry) -> tuple[float, float]:
     return 0.0, model_config(settings).embedding_std
 
 
-def outputs(settings: Entry, model: Model, kind: str, moments: tuple[float, float]) -> np.ndarray:
+def outputs(settings: Entry, model: ModelLocation, kind: str, moments: tuple[float, float]) -> np.ndarray:
     """Compute outputs [N, D] at the last position on the settings' random inputs; once for each model.
 
     Args:

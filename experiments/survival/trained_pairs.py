@@ -17,7 +17,7 @@ from bornbiased_jax.experiments._shared.baselines import against_null, reef_feat
 from bornbiased_jax.experiments._shared.lineage import BASELINES, baseline_scores
 from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, each
 from bornbiased_jax.experiments.survival import persistence, persistence_tables
-from bornbiased_jax.experiments.survival.persistence import Model
+from bornbiased_jax.experiments.survival.persistence import ModelLocation
 from bornbiased_jax.experiments.survival.settings import COST, FAMILIES, PRECISION, larger, settings, shared_cost
 from bornbiased_jax.lineage.baselines import Score
 from bornbiased_jax.lineage.outputs import embedding_moments
@@ -26,10 +26,8 @@ from bornbiased_jax.lineage.permutation import permutation_test
 from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.report.tables import Claim
 
-Moments = tuple[float, float]
 
-
-def tested(settings: Entry, base: Model, suspect: Model, moments: Moments) -> Entry:
+def tested(settings: Entry, base: ModelLocation, suspect: ModelLocation, moments: tuple[float, float]) -> Entry:
     """Run every test on one pair; the suspect's progress stands alongside.
 
     Returns:
@@ -65,7 +63,7 @@ def brief(verdict: Verdict) -> Entry:
     }
 
 
-def _name(model: Model) -> Entry:
+def _name(model: ModelLocation) -> Entry:
     return {"run": Path(model["run"]).name, "seed": model["seed"], "step": model["step"]}
 
 
@@ -81,7 +79,7 @@ def own_and_other(context: Context) -> Entry:
     return {"facts": persistence.facts_of(run), "pairs": pairs}
 
 
-def compared(settings: Entry, base: Model, suspect: Model, text_run: Path) -> dict[str, Score]:
+def compared(settings: Entry, base: ModelLocation, suspect: ModelLocation, text_run: Path) -> dict[str, Score]:
     """Compute every baseline on one pair; REEF reads the held-out text of a run."""
     cfg = persistence.model_config(settings)
     base_params, suspect_params = persistence.load(base), persistence.load(suspect)
@@ -146,7 +144,7 @@ def continued(context: Context) -> Entry:
     return {"facts": persistence.facts_of(Path(base["run"])), "pairs": pairs}
 
 
-Pairs = Mapping[tuple[int, int], tuple[float, float]]
+PValues = Mapping[tuple[int, int], tuple[float, float]]
 """Seeds of base and suspect -> p of the t-test and of the U-test."""
 
 TRAINERS = {"llama": "table4b", "qwen": "table10"}
@@ -233,7 +231,7 @@ def _experiment(
     )
 
 
-def _same_seed(name: str, family: str, numbers: Pairs, **shown: Callable[[Record], Any]) -> Experiment:
+def _same_seed(name: str, family: str, numbers: PValues, **shown: Callable[[Record], Any]) -> Experiment:
     title = "An initialization and its own trained model"
     return _experiment(
         name,
@@ -251,7 +249,7 @@ def _same_seed(name: str, family: str, numbers: Pairs, **shown: Callable[[Record
     )
 
 
-def _unrelated_pairs(name: str, family: str, numbers: Pairs) -> Experiment:
+def _unrelated_pairs(name: str, family: str, numbers: PValues) -> Experiment:
     title = "An initialization and another seed's trained model"
     return _experiment(
         name,

@@ -48,7 +48,7 @@ def ranks(fraction: TopFraction, counts: np.ndarray) -> np.ndarray:
     return low + (high - low) * np.random.default_rng(0).uniform(size=counts.shape)
 
 
-def expected_fraction(group: probing.Group, factor: float = 1.0, isotropic: bool = False) -> TopFraction:
+def expected_fraction(group: probing.ProbeGroup, factor: float = 1.0, isotropic: bool = False) -> TopFraction:
     """Return theory's distribution of the top count over seeds, with the cosine multiplied by ``factor``.
 
     With ``isotropic``, inputs scatter evenly around their mean, which real ones do not. The group's inputs are
@@ -63,7 +63,7 @@ def expected_fraction(group: probing.Group, factor: float = 1.0, isotropic: bool
     return top1_distribution(rho, cfg.vocab_size, group["num_inputs"], rho_std=std, **scattered._asdict())
 
 
-def fit_of(group: probing.Group, counts: Sequence[int]) -> Entry:
+def fit_of(group: probing.ProbeGroup, counts: Sequence[int]) -> Entry:
     """Test the fit of the top counts over seeds: Kolmogorov and Smirnov's, of their ranks under theory.
 
     Controls are the same test of a theory whose cosine is ``WRONG`` times as large, and of one whose inputs scatter

@@ -54,7 +54,7 @@ TABLE3 = by_scale(
 )
 
 
-def _gaussian(model: str, seeds: Sequence[int], seq_len: int, num_inputs: int, **changes: object) -> probing.Group:
+def _gaussian(model: str, seeds: Sequence[int], seq_len: int, num_inputs: int, **changes: object) -> probing.ProbeGroup:
     """Build a group on Gaussian inputs, with embeddings of each seed's own."""
     fields: Entry = {"inputs": "gaussian", "fix_embeddings": False, **changes}
     return probing.group(model, seeds, seq_len, num_inputs, **fields)
@@ -63,7 +63,7 @@ def _gaussian(model: str, seeds: Sequence[int], seq_len: int, num_inputs: int, *
 _WIDE: Entry = dict(d_model=256, d_ff=1024, num_layers=6)
 _SEEDS = range(1000, 1256)
 # What findings1 measures in any case, so that both together cost no more than one.
-_LAPTOP_GRID: list[probing.Group] = birth.FINDINGS1["laptop"]["groups"]
+_LAPTOP_GRID: list[probing.ProbeGroup] = birth.FINDINGS1["laptop"]["groups"]
 _LAPTOP_FITS = [
     _gaussian("gpt2-tiny", _SEEDS[:64], 1, 2_000, attention=False, activation="relu", **_WIDE),
     _gaussian("gpt2-tiny", _SEEDS[:64], 4, 1_000, **_WIDE),
@@ -71,7 +71,7 @@ _LAPTOP_FITS = [
 ]
 # Seeds and configurations that nothing here was looked at for. A few tokens are enough to see many seeds at full size.
 _UNSEEN_SEEDS = range(300, 316)
-CHANGED_FOR: probing.Group = _LAPTOP_FITS[1]
+CHANGED_FOR: probing.ProbeGroup = _LAPTOP_FITS[1]
 """The group whose fit an earlier version of the theory failed, and for which it was changed."""
 _NORMAL: Entry = {"init": "normal-0.02"}
 _LAPTOP_UNSEEN = [
@@ -108,7 +108,7 @@ PREDICTED = by_scale(
 )
 
 
-def _decoder(beta: float, num_heads: int, num_seeds: int) -> probing.Group:
+def _decoder(beta: float, num_heads: int, num_seeds: int) -> probing.ProbeGroup:
     """Build a group of decoders without positions whose logits have variance β² ln T."""
     length, width = 40, 256
     std = (beta**2 * math.log(length)) ** 0.25 / math.sqrt(width)
@@ -153,14 +153,14 @@ _SHAPES: dict[str, tuple[Entry, int]] = {
 }
 
 
-def _cell(scheme: str, shape: str, num_seeds: int, num_inputs: int) -> probing.Group:
+def _cell(scheme: str, shape: str, num_seeds: int, num_inputs: int) -> probing.ProbeGroup:
     """Build the group of a scheme and a shape, with embeddings of each seed's own."""
     sizes, seq_len = _SHAPES[shape]
     fields: Entry = {"fix_embeddings": False, **sizes, **_SCHEMES[scheme]}
     return probing.group("gpt2-tiny", range(700, 700 + num_seeds), seq_len, num_inputs, **fields)
 
 
-def _narrowed(width: int, num_layers: int, num_seeds: int, seq_len: int, num_inputs: int) -> probing.Group:
+def _narrowed(width: int, num_layers: int, num_seeds: int, seq_len: int, num_inputs: int) -> probing.ProbeGroup:
     """Build a group of models 128 wide with the pre-activations of a wide one drawn by ``gpt2-scaled``."""
     std = 0.02 * math.sqrt(width / 128)
     readers: Entry = {f"init.{group}": f"normal:{std:.6g}" for group in ("embedding", "query", "key", "value", "up")}

@@ -91,7 +91,7 @@ def tables(record: Record) -> Sequence[Table]:
     return listings
 
 
-def narrowed_width(group: probing.Group) -> int:
+def narrowed_width(group: probing.ProbeGroup) -> int:
     """Return the width of the model whose pre-activations a narrower one has (``settings.py``)."""
     std = float(group["changes"]["init.embedding"].removeprefix("normal:"))
     return round(group["changes"]["d_model"] * (std / 0.02) ** 2)

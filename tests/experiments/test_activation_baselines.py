@@ -10,7 +10,7 @@ from bornbiased_jax import model as models
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.experiments._shared import baselines
-from bornbiased_jax.experiments._shared.baselines import Activations, phi_h, phi_match, reef, reef_block, reef_features
+from bornbiased_jax.experiments._shared.baselines import Projections, phi_h, phi_match, reef, reef_block, reef_features
 from bornbiased_jax.lineage.baselines import Score, pcs
 from bornbiased_jax.probes import inputs
 from tests.lineage.pairs import initial, jittered
@@ -38,17 +38,17 @@ def test_activations_are_those_of_the_projections():
 
 
 def test_activations_that_cannot_be_matched():
-    acts = Activations(np.zeros((2, 5, 4)), None)
+    acts = Projections(np.zeros((2, 5, 4)), None)
     assert "gate" in phi_match(acts, acts).reason
-    assert "same inputs" in phi_h(acts, Activations(np.zeros((2, 6, 4)), None)).reason
+    assert "same inputs" in phi_h(acts, Projections(np.zeros((2, 6, 4)), None)).reason
 
 
 def activations(seed, like=None, fraction=1.0):
     rng = np.random.default_rng(seed)
     up, gate = rng.standard_normal((2, 3, 40, 16)).astype(np.float32)
     if like is None:
-        return Activations(up, gate)
-    return Activations(like.up + fraction * up, like.gate + fraction * gate)
+        return Projections(up, gate)
+    return Projections(like.up + fraction * up, like.gate + fraction * gate)
 
 
 @pytest.mark.parametrize("fraction", [None, 8.0, 5.0])
@@ -75,7 +75,7 @@ def test_phi_h_and_phi_match_are_their_definitions(fraction):
 def test_phi_match_alone_is_blind_to_the_order_of_units():
     a = activations(0)
     order = np.random.default_rng(3).permutation(16)
-    b = Activations(a.up[:, :, order], a.gate[:, :, order])
+    b = Projections(a.up[:, :, order], a.gate[:, :, order])
     assert phi_match(a, b).detail["coincidences"] == [16] * 3 and phi_match(a, b).same
     assert phi_match(a, b).log10_p == phi_match(a, a).log10_p
     assert not phi_h(a, b).same and phi_h(a, a).same

@@ -26,7 +26,7 @@ from bornbiased_jax.experiments.lineage.descendants_readings import (
     read_outputs,
     read_weights,
 )
-from bornbiased_jax.experiments.lineage.descendants_summary import Pairs
+from bornbiased_jax.experiments.lineage.descendants_summary import PairReadings
 from bornbiased_jax.experiments.lineage.sketched import matched
 from bornbiased_jax.experiments.lineage.unrelated_models import packed, unpacked
 from bornbiased_jax.init import init_seed
@@ -168,7 +168,7 @@ def test_the_readings_are_those_of_the_benchmarks_tests():
 def pairs(bases, suspects, scores, same=None):
     scores = np.asarray(scores, float)
     same = scores > 0 if same is None else np.asarray(same, bool)
-    return Pairs(np.asarray(bases), np.asarray(suspects), scores, same)
+    return PairReadings(np.asarray(bases), np.asarray(suspects), scores, same)
 
 
 def test_a_threshold_comes_from_the_other_half_alone():

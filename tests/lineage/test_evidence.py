@@ -15,7 +15,7 @@ from scipy import stats as scipy_stats
 from bornbiased_jax.checkpoints.roles import Shape
 from bornbiased_jax.lineage import evidence, sketches
 from bornbiased_jax.lineage.evidence import EvidenceError, Term, certified_sum, join_terms, z_of
-from bornbiased_jax.lineage.fingerprints import Heads, Neurons, Repeats
+from bornbiased_jax.lineage.fingerprints import HeadSketches, Neurons, Repeats
 from bornbiased_jax.lineage.matching import match_neurons
 from bornbiased_jax.lineage.pairing import NeuronPair, monotone_pairs, unit_rows
 from bornbiased_jax.lineage.scores import (
@@ -203,13 +203,15 @@ def test_nested_moments_and_bound_against_all_permutations():
 
 def test_heads_are_permuted_within_their_groups():
     draws = np.random.default_rng(3)
-    base = Heads(1, 4, vectors(draws, 8, 256), vectors(draws, 8, 256))
+    base = HeadSketches(1, 4, vectors(draws, 8, 256), vectors(draws, 8, 256))
     (single,) = head_terms([(base, base)])
     assert single.num_groups == 4
     assert certified_sum([single], 999).log10_p_bound == pytest.approx(-log_order(4, 2) / math.log(10), abs=0.05)
     with pytest.raises(EvidenceError, match="key/value groups differ"):
-        head_terms([(base, Heads(1, 2, base.query_key, base.value_output))])
-    pruned = Heads(1, 4, np.where(np.arange(8)[:, None] == 5, 0, base.query_key).astype(np.int8), base.value_output)
+        head_terms([(base, HeadSketches(1, 2, base.query_key, base.value_output))])
+    pruned = HeadSketches(
+        1, 4, np.where(np.arange(8)[:, None] == 5, 0, base.query_key).astype(np.int8), base.value_output
+    )
     (left,) = head_terms([(base, pruned)])
     assert (left.num_groups, len(left.scores_nn)) == (3, 6)
 

@@ -14,7 +14,7 @@ from bornbiased_jax.config import preset
 from bornbiased_jax.derive import damage
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage import weights_verdict
-from bornbiased_jax.lineage.battery import ALL, Cell, Options, compare_weights
+from bornbiased_jax.lineage.battery import ALL, ComponentTest, Options, compare_weights
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.trace import trace
 from bornbiased_jax.lineage.weights_verdict import auto_verdict
@@ -211,8 +211,8 @@ def test_a_model_without_a_head_is_the_base_in_all_tensors_that_both_have(tmp_pa
 
 def test_the_whole_model_is_named_where_it_agrees_though_a_part_has_the_smaller_p(related):
     assert related.verdict.reason.endswith("more than chance allows")
-    cells = [Cell("coordinates", "experts/1", 9.0, -50.0001, log10_adjusted=-49.0)]
-    cells += [Cell("coordinates", ALL, 9.0, -50.0, log10_adjusted=-49.0)]
+    cells = [ComponentTest("coordinates", "experts/1", 9.0, -50.0001, log10_adjusted=-49.0)]
+    cells += [ComponentTest("coordinates", ALL, 9.0, -50.0, log10_adjusted=-49.0)]
     base = fingerprint(NativeRoles(Checkpoint.from_params(CFG, BASE)))
     comparison = dataclasses.replace(compare_weights(base, base), cells=tuple(cells), equal=())
     decision, reason, deciding = weights_verdict._decide(comparison, None, [], "", "")

@@ -11,7 +11,7 @@ import pytest
 from bornbiased_jax.checkpoints import Checkpoint, export_hugging_face, open_checkpoint
 from bornbiased_jax.checkpoints.by_role import read_by_names
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
-from bornbiased_jax.checkpoints.roles import Part, Role, RoleSource
+from bornbiased_jax.checkpoints.roles import Role, RoleSource, RoleTensor
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.experiments.results import committed
 from bornbiased_jax.init import init_seed
@@ -435,7 +435,7 @@ class Shapes(RoleSource):
             rows = [(group, None, shape) for group, shape in attention.items()]
             rows += [(group, expert, shape) for expert in experts for group, shape in mlp.items()]
             for group, expert, shape in rows:
-                self._parts[Role("language", group, "kernel", block, expert, ((), ()))] = Part(shape, pytest.fail)
+                self._parts[Role("language", group, "kernel", block, expert, ((), ()))] = RoleTensor(shape, pytest.fail)
 
 
 @pytest.mark.parametrize(

@@ -252,17 +252,17 @@ def _refuse_the_rest(fields: Fields) -> None:
             raise InputError(f"{fields.where} has a field {name!r} that is not understood: it may change the model")
 
 
-Settings = dict[str, FieldValue]
+ConfigFields = dict[str, FieldValue]
 
 
-def _gemma(fields: Fields) -> Settings:
+def _gemma(fields: Fields) -> ConfigFields:
     return {"embedding_scale": math.sqrt(fields.get("embedding_length"))}
 
 
-def _local_gemma(largest: int, pattern: str) -> Callable[[Fields], Settings]:
+def _local_gemma(largest: int, pattern: str) -> Callable[[Fields], ConfigFields]:
     """Read what Gemma 2 and 3 have in common; the largest model, known by its depth, scales by the residual width."""
 
-    def read(fields: Fields) -> Settings:
+    def read(fields: Fields) -> ConfigFields:
         width, heads = fields.get("embedding_length"), fields.get("attention.head_count")
         is_largest = fields.get("block_count") == largest
         scale_dim = width / heads if is_largest else fields.get("attention.key_length", width // heads)
@@ -278,8 +278,8 @@ def _local_gemma(largest: int, pattern: str) -> Callable[[Fields], Settings]:
     return read
 
 
-def _mixture(width: str, *, is_normalized: bool) -> Callable[[Fields], Settings]:
-    def read(fields: Fields) -> Settings:
+def _mixture(width: str, *, is_normalized: bool) -> Callable[[Fields], ConfigFields]:
+    def read(fields: Fields) -> ConfigFields:
         return {
             "d_ff": fields.get(width),
             "num_experts": fields.get("expert_count"),
@@ -290,7 +290,7 @@ def _mixture(width: str, *, is_normalized: bool) -> Callable[[Fields], Settings]
     return read
 
 
-def _qwen2_moe(fields: Fields) -> Settings:
+def _qwen2_moe(fields: Fields) -> ConfigFields:
     # Files made before June 2024 state the shared expert's width alone, which the chosen experts make up together.
     shared_width, num_chosen = fields.get("feed_forward_length"), fields.get("expert_used_count")
     return {
@@ -311,7 +311,7 @@ def _inverse(fields: Fields, name: str) -> float:
 
 
 # What llama.cpp knows of an architecture, in its fields or in its code.
-_SPECIAL: dict[str, Callable[[Fields], Settings]] = {
+_SPECIAL: dict[str, Callable[[Fields], ConfigFields]] = {
     "gemma": _gemma,
     "gemma2": _local_gemma(46, "lg"),
     "gemma3_text": lambda fields: {**_local_gemma(62, "lllllg")(fields), "rope_local_theta": 10_000.0},

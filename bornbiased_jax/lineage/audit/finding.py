@@ -24,7 +24,7 @@ FindingKind = Literal[
 ]
 INFORMATION: tuple[FindingKind, ...] = ("inconclusive", "shared-birth", "idle-step")
 """Kinds that a reader should know of, and that are no defect."""
-Row = dict[str, object]
+AuditRow = dict[str, object]
 """JSON of a finding, a checkpoint, a tested pair, a run or an edge."""
 
 
@@ -32,15 +32,15 @@ class AuditResult(TypedDict):
     """JSON of an audit; without weights there is no level."""
 
     clean: bool
-    findings: list[Row]
-    checkpoints: list[Row]
-    pairs: list[Row]
-    runs: list[Row]
-    graph: dict[str, list[str] | list[Row]]
+    findings: list[AuditRow]
+    checkpoints: list[AuditRow]
+    pairs: list[AuditRow]
+    runs: list[AuditRow]
+    graph: dict[str, list[str] | list[AuditRow]]
     source: str
     basis: str
     alpha: NotRequired[float]
-    listing: NotRequired[list[Row]]
+    listing: NotRequired[list[AuditRow]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,9 +61,9 @@ class Finding:
     p_value: float | None = None
     nearest_scheme: Mapping[str, tuple[str, ...]] | None = None
 
-    def to_dict(self) -> Row:
+    def to_dict(self) -> AuditRow:
         """Return the finding as JSON has it."""
-        row: Row = {"kind": self.kind, "subjects": list(self.subjects), "text": self.text, "p_value": self.p_value}
+        row: AuditRow = {"kind": self.kind, "subjects": list(self.subjects), "text": self.text, "p_value": self.p_value}
         if self.nearest_scheme is not None:
             row["nearest_scheme"] = {group: list(names) for group, names in self.nearest_scheme.items()}
         return row

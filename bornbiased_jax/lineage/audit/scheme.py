@@ -93,7 +93,7 @@ def init_scheme(cfg: ModelConfig, moments: Mapping[str, TensorMoments]) -> Model
         moments: of every tensor by place, "blocks/mlp/up/kernel/0" for block 1.
     """
     # Norms and biases are constants in every scheme and tell none apart.
-    places: dict[Group, list[_Place]] = defaultdict(list)
+    places: dict[Group, list[_LayerTensor]] = defaultdict(list)
     for place in _places(cfg, moments):
         if place[0].group not in ("norm", "bias"):
             places[place[0].group].append(place)
@@ -140,10 +140,10 @@ def log_likelihood(moments: TensorMoments, dist: Distribution, layer: int) -> fl
     return moments.entries * log_density
 
 
-_Place = tuple[Parameter, int, TensorMoments]
+_LayerTensor = tuple[Parameter, int, TensorMoments]
 
 
-def _places(cfg: ModelConfig, moments: Mapping[str, TensorMoments]) -> Iterator[_Place]:
+def _places(cfg: ModelConfig, moments: Mapping[str, TensorMoments]) -> Iterator[_LayerTensor]:
     """Yield every tensor with its parameter, and its layer counted from 0."""
     table = parameter_table(cfg)
     for name, part in moments.items():
@@ -152,7 +152,7 @@ def _places(cfg: ModelConfig, moments: Mapping[str, TensorMoments]) -> Iterator[
 
 
 def _describe(
-    group: Group, tensors: Sequence[_Place], scores: Mapping[str, float], drawn_by: Mapping[str, ModelConfig]
+    group: Group, tensors: Sequence[_LayerTensor], scores: Mapping[str, float], drawn_by: Mapping[str, ModelConfig]
 ) -> GroupScheme:
     pooled = pool(part for _, _, part in tensors)
     largest = max(abs(pooled.smallest), abs(pooled.largest))

@@ -31,7 +31,7 @@ from bornbiased_jax.checkpoints.formats.torch_distributed import METADATA
 from bornbiased_jax.checkpoints.naming import NamedRoles
 from bornbiased_jax.checkpoints.native_roles import LANGUAGE
 from bornbiased_jax.checkpoints.reference import parse_ref
-from bornbiased_jax.checkpoints.roles import Part, RoleSource
+from bornbiased_jax.checkpoints.roles import RoleSource, RoleTensor
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.audit.finding import listed
@@ -266,16 +266,18 @@ def have_roles(*summaries: CheckpointSummary) -> bool:
     return any(isinstance(summary.opened, NamedRoles) for summary in summaries)
 
 
-def arrays_of(opened: Checkpoint | NamedRoles, *, are_roles: bool) -> dict[str, Part]:
+def arrays_of(opened: Checkpoint | NamedRoles, *, are_roles: bool) -> dict[str, RoleTensor]:
     """Return what reads the tensors of a checkpoint, by paths of roles (each expert by itself) or of parameters.
 
     Shapes are those of roles, or of whole parameters, all blocks together.
     """
     if are_roles or isinstance(opened, NamedRoles):
         source = by_role(opened)
-        return {role.path: Part(source.array_shape(role), partial(source.read, role)) for role in source.roles}
+        return {role.path: RoleTensor(source.array_shape(role), partial(source.read, role)) for role in source.roles}
     table = parameter_table(opened.cfg)
-    return {name: Part(table[path].shape, partial(opened.read, path, layer)) for name, path, layer in opened.tensors()}
+    return {
+        name: RoleTensor(table[path].shape, partial(opened.read, path, layer)) for name, path, layer in opened.tensors()
+    }
 
 
 def frozen_digests(run: Path) -> frozenset[str]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from bornbiased_jax.checkpoints.native_roles import LANGUAGE
 from bornbiased_jax.lineage.audit.breaks import distances
-from bornbiased_jax.lineage.audit.finding import Finding, Row, listed
+from bornbiased_jax.lineage.audit.finding import AuditRow, Finding, listed
 from bornbiased_jax.lineage.audit.summary import CheckpointSummary, have_roles
 from bornbiased_jax.lineage.component_pair import ComponentPair, MatrixCell
 from bornbiased_jax.lineage.evidence import COORDINATES, SIGNLESS, EvidenceError, Term, certified_sum
@@ -30,7 +30,7 @@ MOST_FOR_ALL = 24
 _EXPERT = re.compile(r"/experts/\d+(?=/)")
 
 RunPair = tuple[str, str]
-Runs = Mapping[str, Sequence[CheckpointSummary]]
+CheckpointsByRun = Mapping[str, Sequence[CheckpointSummary]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,13 +60,13 @@ class Tie:
         """Holm's p, as a number."""
         return None if self.log10_p_adjusted is None else probability(self.log10_p_adjusted)
 
-    def to_dict(self) -> Row:
+    def to_dict(self) -> AuditRow:
         """Return the pair as JSON has it."""
         facts = {name: value for name, value in vars(self).items() if name != "pair"}
         return {"checkpoints": list(self.pair), **facts, "p_value": self.p_value}
 
 
-def pairs_to_test(runs: Runs, stepless: Sequence[CheckpointSummary], *, all_pairs: bool) -> list[RunPair]:
+def pairs_to_test(runs: CheckpointsByRun, stepless: Sequence[CheckpointSummary], *, all_pairs: bool) -> list[RunPair]:
     """Choose the pairs to test before any is tested: checkpoints against each run's earliest, neighbors, or all."""
     checkpoints = [summary for run in runs.values() for summary in run] + list(stepless)
     if all_pairs or len(checkpoints) <= MOST_FOR_ALL:
@@ -85,7 +85,7 @@ def pairs_to_test(runs: Runs, stepless: Sequence[CheckpointSummary], *, all_pair
 
 def test_ties(
     summaries: Mapping[str, CheckpointSummary],
-    runs: Runs,
+    runs: CheckpointsByRun,
     pairs: Sequence[RunPair],
     advance: Callable[[], object] = lambda: None,
 ) -> dict[frozenset[str], Tie]:
@@ -144,7 +144,7 @@ def _adjusted(ties: dict[frozenset[str], Tie]) -> dict[frozenset[str], Tie]:
     return corrected
 
 
-def _shared_tables(first: CheckpointSummary, second: CheckpointSummary, runs: Runs) -> set[MatrixCell]:
+def _shared_tables(first: CheckpointSummary, second: CheckpointSummary, runs: CheckpointsByRun) -> set[MatrixCell]:
     left_out = _equal_matrices(first, second)
     firsts = [run[0] if run else None for run in (runs.get(summary.item.label.run) for summary in (first, second))]
     if firsts[0] is not None and firsts[1] is not None and firsts[0].name != firsts[1].name:
@@ -172,7 +172,7 @@ def _digests(first: CheckpointSummary, second: CheckpointSummary) -> tuple[dict[
     return first.digests(are_roles=are_roles), second.digests(are_roles=are_roles)
 
 
-def find_parentage(runs: Runs, ties: Mapping[frozenset[str], Tie]) -> list[Finding]:
+def find_parentage(runs: CheckpointsByRun, ties: Mapping[frozenset[str], Tie]) -> list[Finding]:
     """Find what ties say against the labels.
 
     A checkpoint tied to another run's earliest one and not to its own has another parent. One that is tied to none is
@@ -251,7 +251,7 @@ def _parentage(
 
 
 def find_shared_initializations(
-    runs: Runs, stepless: Sequence[CheckpointSummary], ties: Mapping[frozenset[str], Tie]
+    runs: CheckpointsByRun, stepless: Sequence[CheckpointSummary], ties: Mapping[frozenset[str], Tie]
 ) -> list[Finding]:
     """Find runs, and checkpoints without a step, whose initializations are one though not equal bit for bit."""
     # Each run by its first checkpoint.
@@ -268,7 +268,9 @@ def find_shared_initializations(
     return findings
 
 
-def edges(summaries: Mapping[str, CheckpointSummary], runs: Runs, ties: Mapping[frozenset[str], Tie]) -> list[Row]:
+def edges(
+    summaries: Mapping[str, CheckpointSummary], runs: CheckpointsByRun, ties: Mapping[frozenset[str], Tie]
+) -> list[AuditRow]:
     """List the edges of the lineage graph: tied pairs that say something.
 
     These are an initialization and its descendants, neighbors and copies. A direction is known of a run of this package
@@ -277,7 +279,7 @@ def edges(summaries: Mapping[str, CheckpointSummary], runs: Runs, ties: Mapping[
     # Edges that say something: from a first checkpoint, between neighbors, copies, and what has no step.
     firsts = {run[0].name for run in runs.values()}
     adjacent = {frozenset((a.name, b.name)) for run in runs.values() for a, b in itertools.pairwise(run)}
-    rows: list[Row] = []
+    rows: list[AuditRow] = []
     for key, tie in ties.items():
         first, second = (summaries[name] for name in tie.pair)
         stepless = first.item.label.step is None or second.item.label.step is None

@@ -24,7 +24,7 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.limits import check_length, check_tokens, check_width
 
-Array: TypeAlias = np.ndarray | jax.Array
+AnyArray: TypeAlias = np.ndarray | jax.Array
 HostOrDevice = TypeVar("HostOrDevice", np.ndarray, jax.Array)
 _CHUNK_TOKENS = 1 << 20
 
@@ -53,7 +53,7 @@ class Inputs:
     tokens_NT: np.ndarray | None = field(default=None, repr=False)
     source: Mapping[str, object] = field(default_factory=dict)
 
-    def generate(self, indices: Array) -> Array:
+    def generate(self, indices: AnyArray) -> AnyArray:
         """Return the sequences with these indices (0 to N − 1, integers [B], possibly traced).
 
         Returns int32 ids [B, T], or float32 standard normal vectors [B, T, D], to be given the moments of an
@@ -168,7 +168,7 @@ class InputKind:
     """
 
     title: str
-    generate: Callable[[Inputs, Array], Array]
+    generate: Callable[[Inputs, AnyArray], AnyArray]
     check_fits: Callable[[Inputs, ModelConfig], None]
     vectors: bool = False
     independent: bool = False
@@ -176,21 +176,21 @@ class InputKind:
     predicted: bool = False
 
 
-def _generate_tokens(inputs: Inputs, indices: Array) -> Array:
+def _generate_tokens(inputs: Inputs, indices: AnyArray) -> AnyArray:
     assert inputs.seed is not None and inputs.vocab_size is not None
     at_B = jnp.asarray(indices).astype(jnp.uint32)
     ids_BT: jax.Array = draw_ids(keys.stream_key(inputs.seed, "inputs"), at_B, inputs.seq_len, inputs.vocab_size)
     return ids_BT
 
 
-def _generate_vectors(inputs: Inputs, indices: Array) -> Array:
+def _generate_vectors(inputs: Inputs, indices: AnyArray) -> AnyArray:
     assert inputs.seed is not None and inputs.d_model is not None
     at_B = jnp.asarray(indices).astype(jnp.uint32)
     x_BTD: jax.Array = _draw_vectors(keys.stream_key(inputs.seed, "inputs"), at_B, inputs.seq_len, inputs.d_model)
     return x_BTD
 
 
-def _look_up(inputs: Inputs, indices: Array) -> Array:
+def _look_up(inputs: Inputs, indices: AnyArray) -> AnyArray:
     assert inputs.tokens_NT is not None
     traced = isinstance(indices, jax.core.Tracer)
     return jnp.asarray(inputs.tokens_NT)[indices] if traced else inputs.tokens_NT[np.asarray(indices)]

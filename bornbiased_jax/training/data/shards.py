@@ -36,7 +36,7 @@ RECIPE = 1
 PART_TOKENS = 2**25
 
 
-Count = Annotated[int, Ge(0)]
+NonNegative = Annotated[int, Ge(0)]
 
 
 class ShardIdentity(TypedDict):
@@ -51,8 +51,8 @@ class ShardIdentity(TypedDict):
 class ShardPart(TypedDict):
     """One file of each split: how many ids, and the digest of both."""
 
-    train: Count
-    validation: Count
+    train: NonNegative
+    validation: NonNegative
     digest: str
 
 
@@ -62,8 +62,8 @@ class Index(TypedDict):
     identity: ShardIdentity
     dtype: Literal["<u2", "<u4"]
     parts: list[ShardPart]
-    documents: Count
-    text_bytes: Count
+    documents: NonNegative
+    text_bytes: NonNegative
     complete: bool
 
 
