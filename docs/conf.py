@@ -118,7 +118,7 @@ def _relink(_app: object, _page: str, source: list[str]) -> None:
         source[0] = source[0].replace(link, target)
 
 
-def _escape_bars(_app: object, _what: str, _name: str, _thing: object, _options: object, lines: list[str]) -> None:
+def _escape_bars(_app: object, _kind: str, _name: str, _member: object, _options: object, lines: list[str]) -> None:
     """In a docstring |x| is an absolute value, and no substitution."""
     for number, line in enumerate(lines):
         if "|" in line and not line.lstrip().startswith((">>>", "...")):
@@ -138,11 +138,11 @@ def _balance(app: Sphinx, env: BuildEnvironment, names: list[str]) -> None:
 
     sizes = [len(run) for run in make_chunks(names, app.parallel)]
     runs: list[list[str]] = [[] for _ in sizes]
-    done = [0] * len(runs)
+    work_by_run = [0] * len(runs)
     for name in sorted(names, key=work, reverse=True):
-        least = min((at for at, run in enumerate(runs) if len(run) < sizes[at]), key=done.__getitem__)
+        least = min((at for at, run in enumerate(runs) if len(run) < sizes[at]), key=work_by_run.__getitem__)
         runs[least].append(name)
-        done[least] += work(name)
+        work_by_run[least] += work(name)
     names[:] = itertools.chain.from_iterable(runs)
 
 

@@ -309,14 +309,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("model", type=Path, metavar="MODEL.bin", help="written by llama2.c's export.py --version 0")
     parser.add_argument("folder", type=Path, metavar="DIR", help="a new or empty directory")
     parser.add_argument("--tokenizer", type=Path, metavar="FILE", help="a llama2.c tokenizer.bin, or a .model")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        convert(given.model, given.folder, given.tokenizer)
+        convert(options.model, options.folder, options.tokenizer)
     except BadInputError as error:
         print(error, file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"{error.filename or given.model} cannot be used: {error.strerror or error}", file=sys.stderr)
+        print(f"{error.filename or options.model} cannot be used: {error.strerror or error}", file=sys.stderr)
         return 2
     return 0
 

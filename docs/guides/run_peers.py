@@ -50,13 +50,13 @@ def write(folder: Path) -> None:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={symbol: index for index, symbol in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made = {"base": (CONFIG, init_seed(CONFIG, 1))}
+    models_by_name = {"base": (CONFIG, init_seed(CONFIG, 1))}
     for seed, (name, cfg) in enumerate(UNRELATED.items(), start=2):
-        made[name] = cfg, init_seed(cfg, seed)
+        models_by_name[name] = cfg, init_seed(cfg, seed)
     for name, changes in RELATED.items():
         derived = derive(BASE, [parse_change(change) for change in changes.split()], ChangeContext(0, None))
-        made[name] = derived.cfg, derived.params
-    for name, (cfg, params) in made.items():
+        models_by_name[name] = derived.cfg, derived.params
+    for name, (cfg, params) in models_by_name.items():
         export_hugging_face(cfg, params, folder / name)
         tokenizer.save(str(folder / name / "tokenizer.json"))
         settings = {"tokenizer_class": "PreTrainedTokenizerFast"}
