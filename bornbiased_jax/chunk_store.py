@@ -235,7 +235,7 @@ class TaskStore:
                 chunks |= {Chunk(seed, start, stop) for seed in record["seeds"] for start, stop in record["ranges"]}
         return chunks
 
-    def write(self, chunk: Chunk, tree: Mapping[str, Any]) -> None:
+    def write(self, chunk: Chunk, tree: Mapping[str, object]) -> None:
         """Store one result: the same bytes for the same numbers.
 
         Raises:

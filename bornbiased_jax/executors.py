@@ -46,7 +46,7 @@ SLURM_LOGS = "slurm"
 
 
 def engine_named(
-    name: str, *, workers: int | None = None, submit: Mapping[str, Any] | None = None, address: str | None = None
+    name: str, *, workers: int | None = None, submit: Mapping[str, object] | None = None, address: str | None = None
 ) -> Engine:
     """Return an engine by its name.
 
@@ -159,7 +159,7 @@ class SlurmExecutor(Executor):
         InputError: submitit does not take the parameters, or, once the jobs are there, Slurm the array.
     """
 
-    def __init__(self, folder: Path, num_jobs: int, workers: int, parameters: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, num_jobs: int, workers: int, parameters: Mapping[str, object]) -> None:
         import submitit
 
         self._executor = submitit.AutoExecutor(folder / SLURM_LOGS)

@@ -212,7 +212,7 @@ def lasting(value: object) -> Any:  # noqa: ANN401 (JSON of any form)
     return [lasting(entry) for entry in value] if isinstance(value, (list, tuple)) else value
 
 
-def content_digest(record: Mapping[str, Any]) -> str:
+def content_digest(record: Mapping[str, object]) -> str:
     """Compute the SHA-256 of what lasts of a record, as JSON with sorted names and no spaces: a commitment to it.
 
     The record's own keys "digest" and "verified" are left out: a later rerun does not change the commitment.

@@ -219,7 +219,7 @@ def merge(adapter: Adapter, frozen: Params, trained: Params) -> Params:
     return unflatten(merged if adapter.method == "lora" else {**merged, **flat})
 
 
-def merge_parameter(adapter: Adapter, path: str, frozen: ArrayLike, trained: Mapping[str, Any]) -> np.ndarray:
+def merge_parameter(adapter: Adapter, path: str, frozen: ArrayLike, trained: Mapping[str, ArrayLike]) -> np.ndarray:
     """Merge one parameter of the base with the adapter's factors for it, if there are any.
 
     Args:

@@ -55,7 +55,7 @@ class Section:
     claims: Sequence[Claim] = ()
     tables: Sequence[Table] = ()
     panels: Sequence[Panel] = ()
-    record: Mapping[str, Any] | None = None
+    record: Mapping[str, object] | None = None
     failure: str = ""
     notice: str = ""
     figures: str = ""
@@ -147,7 +147,7 @@ def figure_files(folder: str, section: Section, index: int) -> dict[str, str]:
     return {kind: f"{folder}/{section.name}-{index}.{kind.lower()}" for kind in ("SVG", "PNG")}
 
 
-def _flat(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+def _flat(value: Mapping[str, object], prefix: str = "") -> list[tuple[str, str]]:
     """Flatten nested provenance into lines of a name and a text."""
     lines: list[tuple[str, str]] = []
     for key, entry in value.items():
@@ -158,7 +158,7 @@ def _flat(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     return lines
 
 
-def _embedded(record: Mapping[str, Any]) -> str:
+def _embedded(record: Mapping[str, object]) -> str:
     """Return the record as the address of a download, or "" where it is too large."""
     data = json.dumps(record, indent=2, allow_nan=False).encode()
     if len(data) > LARGEST_EMBEDDED_RECORD:

@@ -110,7 +110,7 @@ def compare(a: Result, b: Result) -> Comparison:
     return Comparison(a, b, labels, matches)
 
 
-def _by_label(rows: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> dict[tuple[object, ...], Mapping[str, Any]]:
+def _by_label(rows: Sequence[dict[str, object]], labels: Sequence[str]) -> dict[tuple[object, ...], dict[str, object]]:
     """Return rows by their labels; rows of equal labels, as cells of a diagram without any, are numbered in order."""
     times: Counter[tuple[object, ...]] = Counter()
     by_label = {}
@@ -121,14 +121,14 @@ def _by_label(rows: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> dict[
     return by_label
 
 
-def _differences(a: Mapping[str, Any], b: Mapping[str, Any], labels: Sequence[str]) -> dict[str, object]:
+def _differences(a: Mapping[str, object], b: Mapping[str, object], labels: Sequence[str]) -> dict[str, object]:
     """Return the numbers of two rows, and b minus a where both have one."""
     cells: dict[str, object] = {}
     for name in [name for name in a if name not in labels and name in b]:
-        first, second = a[name], b[name]
-        are_numbers = [isinstance(cell, int | float) and not isinstance(cell, bool) for cell in (first, second)]
-        if all(are_numbers):
-            cells |= {f"{name}.a": first, f"{name}.b": second, f"{name}.difference": second - first}
-        elif any(are_numbers) and None in (first, second):
-            cells |= {f"{name}.a": first, f"{name}.b": second}
+        pair = a[name], b[name]
+        numbers = [cell for cell in pair if isinstance(cell, int | float) and not isinstance(cell, bool)]
+        if len(numbers) == 2 or (numbers and None in pair):
+            cells |= {f"{name}.a": pair[0], f"{name}.b": pair[1]}
+        if len(numbers) == 2:
+            cells[f"{name}.difference"] = numbers[1] - numbers[0]
     return cells

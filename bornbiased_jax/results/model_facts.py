@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from bornbiased_jax import __version__, io, record
 from bornbiased_jax.checkpoints.roles import component_title
@@ -32,7 +31,7 @@ def facts_listing(
     base: ComparedModel,
     suspect: ComparedModel,
     configs: Mapping[str, Mapping[str, FieldValue] | None],
-    verdict: Mapping[str, Any],
+    verdict: Mapping[str, object],
 ) -> Listing:
     """List what is known of two models, one row for each fact, and below it what compared them; no weights are read.
 

@@ -226,7 +226,7 @@ class RecordResult(Result):
         return [{key: cell for key, cell in self.record.items() if key != "model" and not isinstance(cell, Mapping)}]
 
 
-def flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
+def flat(row: Mapping[str, object], prefix: str = "") -> dict[str, object]:
     """Flatten mappings within a row.
 
     >>> flat({"seed": 0, "theory": {"low": 0.1, "inside": True}})
@@ -238,6 +238,6 @@ def flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
     return cells
 
 
-def listing(title: str, columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]], note: str = "") -> Listing:
+def listing(title: str, columns: Mapping[str, str], rows: Sequence[Mapping[str, object]], note: str = "") -> Listing:
     """Make a table of rows by the heads of its columns, key -> head; what a row lacks is a dash."""
     return Listing(title, list(columns.values()), [[row.get(key) for key in columns] for row in rows], note)

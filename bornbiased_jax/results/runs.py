@@ -15,6 +15,7 @@ from bornbiased_jax.report.tables import Panel
 from bornbiased_jax.results.result import Listing, Result
 from bornbiased_jax.results.wording import count, rounded, span
 from bornbiased_jax.training import read_metrics
+from bornbiased_jax.training.metrics import MetricsLine
 from bornbiased_jax.training.runs import describe
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class Training(Result):
     question = "How did the seeds of a run learn?"
     axes = ("step", "seed")
     run: Mapping[str, Any]
-    lines: Sequence[Mapping[str, Any]] = ()
+    lines: Sequence[MetricsLine] = ()
 
     def to_json(self) -> dict[str, object]:
         """Return what the command writes with --json."""

@@ -81,7 +81,7 @@ class Fields:
     """
 
     def __init__(
-        self, values: Mapping[str, Any], where: str, remedy: str = "add it, as the model has it", prefix: str = ""
+        self, values: Mapping[str, object], where: str, remedy: str = "add it, as the model has it", prefix: str = ""
     ) -> None:
         self.values = values
         self.where = where
