@@ -64,7 +64,7 @@ def command(
     work: Callable[..., Findings],
     arguments: Sequence[str] | None = None,
     about: Callable[..., Mapping[str, object]] | None = None,
-    **facts: Any,  # noqa: ANN401 (fields of a record)
+    **facts: object,
 ) -> Findings:
     """Run a benchmark from the command line: its function's parameters are the options, ``--json`` writes a record.
 

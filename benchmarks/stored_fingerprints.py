@@ -22,7 +22,7 @@ import runpy
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,10 @@ def deepened(shallow: Fingerprint, layers: int) -> Fingerprint:
 def changed(base: Fingerprint, change: Callable[[np.ndarray], np.ndarray], digest: str) -> Fingerprint:
     """Change every sketch of a fingerprint, and its digests."""
     model = base.components["language"]
-    change_all = lambda sketches: {name: quantize(change(sketch)) for name, sketch in sketches.items()}  # noqa: E731
+
+    def change_all(sketches: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {name: quantize(change(sketch)) for name, sketch in sketches.items()}
+
     component = dataclasses.replace(
         model,
         coordinates=change_all(model.coordinates),

@@ -235,5 +235,7 @@ def main(arguments: Sequence[str] | None = None) -> Findings:
     """Measure and print; return the record."""
     import torch
 
-    about = lambda model, seeds, **_: {"config": config_of(model), "seeds": range(seeds)}  # noqa: E731
+    def about(model: str, seeds: int, **_: object) -> dict[str, object]:
+        return {"config": config_of(model), "seeds": range(seeds)}
+
     return command(measure, arguments, about, precision="float32 highest", torch=torch.__version__)

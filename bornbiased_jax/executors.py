@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 import jax
+from typing_extensions import override
 
 from bornbiased_jax import progress
 from bornbiased_jax.errors import InputError
@@ -202,7 +203,8 @@ class SlurmExecutor(Executor):
             for future in futures:
                 future.set_exception(error)
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002 - of the base class
+    @override
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Cancel the tasks that are not done."""
         for task in self._tasks:
             if not task.done():
@@ -265,7 +267,8 @@ class RayExecutor(Executor):
         self._tasks.append((reference, future))
         return future
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002 - of the base class
+    @override
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Cancel the tasks that are not done, and end the cluster that this executor started."""
         for reference, future in self._tasks:
             if not future.done():

@@ -118,5 +118,8 @@ def normal_error_bound(z: np.ndarray) -> np.ndarray:
 
 def stacked_normal(key: jax.Array, num_layers: int, shape: tuple[int, ...], std: float) -> jax.Array:
     """Draw normals [L, *shape]; layer l depends on (key, l) alone, so depth changes no earlier layer."""
-    draw = lambda layer: normal(jax.random.fold_in(key, layer), shape, std)  # noqa: E731
+
+    def draw(layer: jax.Array) -> jax.Array:
+        return normal(jax.random.fold_in(key, layer), shape, std)
+
     return jax.vmap(draw)(jnp.arange(num_layers, dtype=jnp.uint32))

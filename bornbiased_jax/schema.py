@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from bornbiased_jax.errors import InputError
 
 if TYPE_CHECKING:
-    from pydantic import TypeAdapter  # noqa: PLC0415 (as above)
+    from pydantic import TypeAdapter
 
 T = TypeVar("T")
 

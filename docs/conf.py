@@ -17,14 +17,14 @@ from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.util.parallel import make_chunks
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import bornbiased_jax
+from bornbiased_jax.checkpoints import find_smollm2
+from tests.compilation import QUICK
+from tests.docs import warm
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-import bornbiased_jax  # noqa: E402
-from bornbiased_jax.checkpoints import find_smollm2  # noqa: E402
-from tests.compilation import QUICK  # noqa: E402
-from tests.docs import warm  # noqa: E402
-
 # What cells start is this checkout, on the CPU.
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))

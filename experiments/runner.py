@@ -85,7 +85,7 @@ def reproduce(
     quiet: bool = False,
     mesh: Mesh | None = None,
     overwrite: bool = False,
-    computing: Computing = Computing(),  # noqa: B008
+    computing: Computing = Computing(),
 ) -> Outcome:
     """Run experiments and write ``OUT/records/NAME.json`` for each, its figures as SVG and PNG, and ``OUT/index.html``.
 

@@ -104,7 +104,7 @@ _HOMES = {
     "variance": "output_variance output_variance_uniform stack_variance",
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
-__all__ = sorted(_HOME_OF)  # noqa: PLE0605
+__all__ = sorted(_HOME_OF)
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 (any name of the package)

@@ -132,7 +132,7 @@ class Mitigations:
     logit_variance: float = 0.0
 
 
-def output_covariance(values: Array, mitigations: Mitigations = Mitigations()) -> Array:  # noqa: B008 (frozen)
+def output_covariance(values: Array, mitigations: Mitigations = Mitigations()) -> Array:
     """Compute the covariance [T, T] between positions of one coordinate of attention output (what enters W_O).
 
     Args:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
+from typing_extensions import override
 
 from bornbiased_jax.checkpoints import conventions
 from bornbiased_jax.checkpoints.roles import Role, RoleSource, RoleTensor, Shape
@@ -110,6 +111,7 @@ class NativeRoles(RoleSource):
         norm = self._table[role.name if role.block is None else role.name.rpartition("/")[0]].norm
         return () if norm is None else (norm.rpartition("/")[2],)
 
+    @override
     def stored_as(self, role: Role) -> str:
         """Return the storage types of the file, joined: a configuration's file is of one type but for its norms."""
         return self._model.storage

@@ -166,7 +166,7 @@ def check_comparable(base: Fingerprint, suspect: Fingerprint) -> None:
 def compare_weights(
     base: Fingerprint,
     suspect: Fingerprint,
-    options: Options = Options(),  # noqa: B008
+    options: Options = Options(),
     *,
     further: Sequence[ComponentTest] = (),
 ) -> WeightsComparison:

@@ -93,7 +93,7 @@ class OutputFingerprint:
 def fingerprint_outputs(
     checkpoint: Checkpoint,
     inputs: Inputs,
-    options: OutputOptions = OutputOptions(),  # noqa: B008
+    options: OutputOptions = OutputOptions(),
     *,
     resume: Path | str | None = None,
     engine: Engine = local,

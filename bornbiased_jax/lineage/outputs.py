@@ -62,7 +62,7 @@ def last_outputs(
     cfg: ModelConfig,
     params: Weights,
     inputs: Inputs,
-    options: OutputOptions = OutputOptions(),  # noqa: B008
+    options: OutputOptions = OutputOptions(),
     *,
     span: tuple[int, int] | None = None,
     advance: Callable[..., None] | None = None,

@@ -90,7 +90,7 @@ class ProbeInputs:
 def read_outputs(
     checkpoint: Checkpoint,
     probe: ProbeInputs,
-    options: OutputOptions = OutputOptions(),  # noqa: B008
+    options: OutputOptions = OutputOptions(),
     *,
     resume: Path | None = None,
     engine: Engine = local,

@@ -137,8 +137,8 @@ class TorchDraw:
 
     def __init__(self, cfg: ModelConfig) -> None:
         try:
-            import torch  # noqa: PLC0415 (an extra)
-            import transformers  # noqa: PLC0415 (an extra)
+            import torch
+            import transformers
         except ImportError as error:
             raise InputError(f"seeds of torch need {error.name}: pip install 'bornbiased-jax[torch]'") from error
         self._torch, self._models = torch, transformers.AutoModelForCausalLM

@@ -49,7 +49,7 @@ _FEW_KINDS, _MANY_KINDS = 2, 4
 def auto_verdict(
     base: Fingerprint,
     suspect: Fingerprint,
-    options: Options = Options(),  # noqa: B008
+    options: Options = Options(),
     *,
     identity: Identity | None = None,
     outputs: Verdict | None = None,
@@ -133,7 +133,7 @@ def single_verdict(
     base: Fingerprint,
     suspect: Fingerprint,
     evidence: str,
-    options: Options = Options(),  # noqa: B008
+    options: Options = Options(),
 ) -> Verdict:
     """Decide by one of :data:`.evidence.KINDS` over the whole model, named beforehand; nothing is corrected for.
 

@@ -133,7 +133,7 @@ def which_seed(
     cfg: ModelConfig,
     suspect: Checkpoint,
     seeds: range,
-    options: SearchOptions = SearchOptions(),  # noqa: B008
+    options: SearchOptions = SearchOptions(),
     *,
     alpha: float = 1e-4,
     resume: Path | str | None = None,

@@ -61,7 +61,7 @@ def read_batches(
     reading: Reading,
     *,
     size: int,
-    options: ForwardOptions = ForwardOptions(),  # noqa: B008
+    options: ForwardOptions = ForwardOptions(),
     advance: Callable[[int], None] | None = None,
 ) -> Iterator[tuple[np.ndarray, PyTree]]:
     """Run a forward pass for each batch of some sequences; yield the batch with what is read of it, on the host.

@@ -85,7 +85,7 @@ def probe(
     subject: ProbedModel,
     seeds: Sequence[int],
     inputs: Inputs,
-    options: ProbeOptions = ProbeOptions(),  # noqa: B008
+    options: ProbeOptions = ProbeOptions(),
     *,
     mesh: jax.sharding.Mesh | None = None,
     resume: Path | None = None,

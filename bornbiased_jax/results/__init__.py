@@ -23,7 +23,7 @@ _HOMES = {
     "verdicts": "Lineage lineage",
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
-__all__ = sorted(_HOME_OF)  # noqa: PLE0605
+__all__ = sorted(_HOME_OF)
 
 
 def __getattr__(name: str) -> object:

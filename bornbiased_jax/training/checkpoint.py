@@ -53,7 +53,7 @@ class _Preservation:
     latest: int | None
     passing: frozenset[int]
 
-    def should_preserve(self, checkpoints: Sequence[_SavedStep], *, context: object) -> list[bool]:  # noqa: ARG002 (Orbax names it)
+    def should_preserve(self, checkpoints: Sequence[_SavedStep], **_context: object) -> list[bool]:
         """Answer for each checkpoint, ascending by step; Orbax asks after every save."""
         # The latest of the due ones, those kept for ever, and the newest in any case.
         steps = [checkpoint.step for checkpoint in checkpoints]

@@ -6,6 +6,7 @@ them, and its lift over seeds. All are pure functions.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
@@ -148,9 +149,9 @@ def over_seeds(fn: Callable[..., tuple[PyTree, PyTree]], mode: Mode) -> Callable
 
         def body(state: PyTree, index: jax.Array) -> tuple[PyTree, PyTree]:
             # Take one seed out of the stack, update it, put it back in its place.
-            pick = lambda leaf: jax.lax.dynamic_index_in_dim(leaf, index, keepdims=False)  # noqa: E731
-            put = lambda leaf, new: jax.lax.dynamic_update_index_in_dim(leaf, new, index, 0)  # noqa: E731
-            after, metrics = fn(jax.tree.map(pick, state), *shared)
+            before = jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, index, keepdims=False), state)
+            after, metrics = fn(before, *shared)
+            put = functools.partial(jax.lax.dynamic_update_index_in_dim, index=index, axis=0)
             return jax.tree.map(put, state, after), metrics
 
         return jax.lax.scan(body, state, jnp.arange(count))
