@@ -1,7 +1,6 @@
 """Golden forms of the command line: keys of JSON, options of ``--help``, exit codes of bad calls.
 
-Other programs call these. ``plan``, ``completion``, ``--explain`` and llama2.c files are on their way out and are not
-held.
+Other programs call these.
 """
 
 import contextlib
