@@ -12,7 +12,7 @@ class InputError(ValueError):
 def cut_short(file: str) -> InputError:
     """Return the error of a file that ends before what it announces, for the caller to raise.
 
-    Fetching mends that alone, so that no other message advises it.
+    Fetching repairs that alone, so that no other message advises it.
 
     Args:
         file: the file, and what of it is known to be missing.

@@ -2,7 +2,7 @@
 
     python -m experiments.gpu --minutes 25 --out out/gpu
 
-Repeat the command to go on: finished records stay. ``--scale smoke`` runs every step at a tiny size on a CPU;
+Repeat the command to resume: finished records stay. ``--scale smoke`` runs every step at a tiny size on a CPU;
 ``--wheels`` prints what to carry to a machine without registries.
 """
 

@@ -1,4 +1,4 @@
-"""Mode, chunk and devices change nothing but time; a killed sweep goes on."""
+"""Mode, chunk and devices change nothing but time; a killed sweep resumes."""
 
 import os
 import subprocess

@@ -138,7 +138,7 @@ def _converged(phi: Function, stds: Array) -> Array | None:
 def lattice_dual(phi: Function, theta: Array, s: float, t: float, psi: Function | None = None) -> Array:
     """Compute E[φ(s z) ψ(t (z cos θ + w sin θ))] (ψ = φ if None), by the trapezoidal rule on a square lattice.
 
-    For φ, ψ analytic within π/2 of the real axis (activations with a kink, ReLU and its kin, are not): see
+    For φ, ψ analytic within π/2 of the real axis (activations with a kink, ReLU and its variants, are not): see
     :func:`bornbiased_jax.theory.quadrature.normal_lattice`. Shape of theta (one axis).
 
     Raises:

@@ -200,7 +200,7 @@ CONVENTIONS: tuple[Convention, ...] = (
     Convention(r"attn\.norm", "norm:attention_norm", families="(?!deepseek).*"),
     Convention(r"mlp\.norm", "norm:mlp_norm"),
     Convention("rms_norm", "norm:attention_norm", families="grok.*"),
-    # GPT-1, BART and its kin and Nomic BERT have their norms behind the sum with the stream.
+    # GPT-1, BART, models made like it and Nomic BERT have their norms behind the sum with the stream.
     Convention("self_attn_layer_norm", "norm:attention_post_norm", families=SUMMED_NORMS),
     Convention("final_layer_norm", "norm:mlp_post_norm", families=SUMMED_NORMS),
     Convention("ln_1", "norm:attention_post_norm", families="openai-gpt"),

@@ -1,8 +1,8 @@
 """Checkpoints by name, ``hf:OWNER/NAME[@REVISION]``: safetensors alone, into the hub's own cache.
 
-What the cache holds whole is read without a network, so that a name goes on meaning what it meant when it was first
+What the cache holds whole is read without a network, so that a name keeps the meaning it had when it was first
 fetched; a commit as the revision says which that is. Everything else goes through ``huggingface_hub``, file by file
-with the weights last: a call that broke off goes on with the next file, and whole weights are never without their
+with the weights last: a call that broke off resumes with the next file, and whole weights are never without their
 tokenizer. No pickle is fetched, whatever its name.
 """
 

@@ -90,7 +90,7 @@ def adapt(json_file: str | None, **arguments: Any) -> int:
     from bornbiased_jax.derive.tune import adapt as train
     from bornbiased_jax.training.initial import initial_references
 
-    # Of a run with several seeds, each of which goes on from its own, the architecture is that of any.
+    # Of a run with several seeds, each of which continues from its own, the architecture is that of any.
     model = _architecture(initial_references(checkpoint, seed_list)[0] if method == "full" else checkpoint)
     summary = train(checkpoint, _adapter(arguments), seeds=tuple(seed_list), **run_fields(arguments))
     summary = {**summary, "model": model.to_dict()}

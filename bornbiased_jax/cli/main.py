@@ -88,7 +88,7 @@ def _interrupted(_number: int, frame: FrameType | None) -> None:
     """Answer Ctrl-C: at once while modules are being imported, else as Python does.
 
     A library that is interrupted half imported may bring the process down later, or take the exception for a missing
-    module and go on.
+    module and continue.
     """
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
@@ -173,7 +173,7 @@ def run(argv: Sequence[str]) -> int:
             return _complain(f"{os.fsdecode(error.filename)} is no path: {error.strerror}; name a shorter one")
         if isinstance(error, PermissionError) and error.filename is not None:
             path = os.fsdecode(error.filename)
-            return _complain(f"{path} cannot be opened: {error.strerror}; mend its permissions, or name another place")
+            return _complain(f"{path} cannot be opened: {error.strerror}; fix its permissions, or name another place")
         with contextlib.suppress(OSError):
             traceback.print_exc()
         return 1

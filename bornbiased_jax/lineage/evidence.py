@@ -25,7 +25,7 @@ from bornbiased_jax.stats.permutations import drawn_sums, moments
 SCREEN = 3.0
 """Below this z a cell counts as p = 1 without a bound: valid, and enough for most cells of unrelated models."""
 SIGN_SCREEN = 4.0
-"""From this z on labels are asked for signs: below it no verdict hangs on them, and p keeps its level."""
+"""From this z on labels are asked for signs: below it no verdict depends on them, and p keeps its level."""
 # Narrower terms never share permutations: fewer labels have too few orders for a p.
 _SHARED = 24
 # Where labels agree, signs of their own scores show it from this z on: of related models it is over half of z.

@@ -106,7 +106,7 @@ def fingerprint_outputs(
         checkpoint: an opened model.
         inputs: N sequences.
         options: where and how outputs are read; vectors have the moments of the model's own embedding unless given.
-        resume: a store, in which finished ranges of inputs are kept, so that a killed call goes on and several
+        resume: a store, in which finished ranges of inputs are kept, so that a killed call resumes and several
             processes may share the work.
         engine: who computes what the store lacks (:mod:`bornbiased_jax.executors`).
         range_size: sequences in a chunk of the store; by the sizes of model and inputs unless given.

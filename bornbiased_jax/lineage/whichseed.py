@@ -4,7 +4,7 @@ A weight's draw depends on its seed, its path, its layer and its place alone, so
 be drawn without the rest. Two passes:
 
 1. *Search.* Of every seed some hundred numbers are drawn, spread over matrices of all depths; the seeds whose numbers
-   correlate best with the suspect's go on.
+   correlate best with the suspect's are kept.
 2. *Decision.* Of those, many more numbers are drawn, from every matrix that is drawn at all. An initialization's unit
    normals are independent of a model that was not initialized from it, whatever that model is, so the correlation r of
    n of them with any fixed numbers follows t = r √(n − 2)/√(1 − r²) with n − 2 degrees of freedom exactly. The p of the
@@ -148,7 +148,7 @@ def which_seed(
         seeds: a range of step 1 within 0 to 2³².
         options: how many numbers are drawn of each seed, and how many seeds are in a chunk of the store.
         alpha: level of the decision.
-        resume: a store, in which finished ranges of seeds are kept, so that a killed search goes on and a finished one
+        resume: a store, in which finished ranges of seeds are kept, so that a killed search resumes and a finished one
             can be extended. Several processes may share it.
         engine: who searches what the store lacks (:mod:`bornbiased_jax.executors`).
         advance: called with the number of seeds searched since the last call.

@@ -151,7 +151,7 @@ class Attention(nn.Module):
             raise ValueError("layers of this configuration differ: say which one a block is")
         is_local = None if cfg.is_local is None else jnp.asarray(cfg.is_local)[context.layer]
         x_BTD = apply_edit(edits.attention_input, x_BTD)
-        # Where the last position alone goes on, it alone asks; keys and values come from all.
+        # Where the last position alone continues, it alone asks; keys and values come from all.
         positions_T = context.positions_T
         query_x = x_BTD[:, -1:] if context.last_only else x_BTD
         query_T = positions_T[-1:] if context.last_only else positions_T

@@ -36,7 +36,7 @@ def check_tokens(tokens: ArrayLike, vocab_size: int, *, tokenizer: str = "") -> 
 
 
 def check_length(cfg: ModelConfig, length: int) -> None:
-    """Refuse sequences that learned positions cannot number; RoPE and no positions go on for ever.
+    """Refuse sequences that learned positions cannot number; RoPE and no positions have no end.
 
     Raises:
         InputError: they are longer than ``max_seq_len``.

@@ -1,7 +1,7 @@
 """What a pass through a model block by block keeps on disk: the residual stream, and what each block gave.
 
 A page is a folder with two files of streams in turn, one file for each whole block, and a list of what is whole with
-its digests. The list is written last, so that a killed pass goes on after its last whole block.
+its digests. The list is written last, so that a killed pass resumes after its last whole block.
 """
 
 from __future__ import annotations

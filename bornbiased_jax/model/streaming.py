@@ -287,7 +287,7 @@ def _stream(
         in_memory, parameter_shapes(cfg), reading.inputs_of(batch), batch, _traceable(reading), options
     )
     structure = jax.tree.structure(result)
-    # The same pass again finds its page, and goes on where it ended.
+    # The same pass again finds its page, and resumes where it ended.
     key, shapes = _identify(weights, batches, reading, options)
     page = weights.pages.get(key) or Page(weights.scratch / key, shapes)
     io.check_writable(page.path / "lock")
@@ -393,7 +393,7 @@ def _through_blocks(
 ) -> None:
     """Apply the remaining blocks to all residual streams, and compute the outputs of the pass from these."""
     last = weights.cfg.num_layers - 1
-    # In memory the last block and what follows are one program where only the last position goes on, else not.
+    # In memory the last block and what follows are one program where only the last position continues, else not.
     is_joined = run.reading.positions == "last"
     with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(workers) as threads:
         # A rerun begins after the last complete block.

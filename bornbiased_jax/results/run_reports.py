@@ -228,7 +228,7 @@ class Diagnosis(RecordResult):
         value = self.record
         incomplete = [name for name, extra in value["extras"].items() if not extra["installed"]]
         problems = value["problems"]
-        state = "Nothing is wrong here" if not problems else f"{count(len(problems), 'thing')} to mend, named above"
+        state = "Nothing is wrong here" if not problems else f"{count(len(problems), 'thing')} to fix, named above"
         backend = f"JAX computes on {value['backend']}" if value["backend"] else "JAX has no device to compute on"
         extras = "What every extra needs is installed."
         if incomplete:

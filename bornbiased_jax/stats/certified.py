@@ -90,7 +90,7 @@ def certify_sums(
     if exceedances == 0 and bound.log10_p < log10_p:
         p_value, log10_p = 10.0**bound.log10_p, bound.log10_p
     z = (statistic - mean) / std
-    # The identity is one of all permutations: no p lies below that, where the normal tail goes on.
+    # The identity is one of all permutations: no p lies below that, where the normal tail continues.
     log10_p_moments = min(0.0, max(-log_order, tails.log_normal_sf(z)) / tails.LN10)
     return Certified(
         p_value=p_value,

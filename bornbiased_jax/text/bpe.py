@@ -181,7 +181,7 @@ def _build(backend: tokenizers.Tokenizer, name: str, eos_token: str | None, text
     eos_id = next((token for token in ids if token is not None), None)
     if eos_token and eos_id is None:
         raise InputError(
-            f"{name} has no token {shown(eos_token)}, by which its {CONFIG_FILE} ends a document: mend that"
+            f"{name} has no token {shown(eos_token)}, by which its {CONFIG_FILE} ends a document: correct that"
         )
     tokenizer = LibraryTokenizer(name, text or backend.to_str(), eos_id)
     # Large vocabularies take seconds to parse: keep the object that is already there.

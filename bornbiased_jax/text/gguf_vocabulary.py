@@ -89,7 +89,7 @@ def _metadata(path: Path) -> Metadata:
         reader = gguf.GGUFReader(path)
         fields = {key: field for key, field in reader.fields.items() if key.startswith(_PREFIX)}
         values = {key.removeprefix(_PREFIX): field.contents() for key, field in fields.items()}
-    except Exception as error:  # whatever a reader of memory maps meets in a damaged file
+    except Exception as error:  # whatever a reader of memory maps meets in a corrupted file
         raise unreadable(path) from error
     metadata: Metadata = schema.check(Metadata, values, f"the tokenizer of {path}", "name a tokenizer file")
     return metadata

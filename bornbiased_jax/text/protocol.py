@@ -96,5 +96,5 @@ def checked_text(text: str, place: str = "the text") -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise InputError(f"{place} holds half of a surrogate pair at character {error.start}: mend it") from error
+        raise InputError(f"{place} holds half of a surrogate pair at character {error.start}: correct it") from error
     return text

@@ -1,4 +1,4 @@
-"""Save everything a run needs to go on with Orbax, and read it back on other devices.
+"""Save everything a run needs to resume with Orbax, and read it back on other devices.
 
 The format is that of :mod:`bornbiased_jax.checkpoints.formats.run`.
 """
@@ -172,7 +172,7 @@ class Checkpointer:
             yield
         except (OSError, ValueError, RuntimeError) as error:
             have = ", ".join(map(str, find_steps(self.folder))) or "none"
-            remedy = "free room" if out_of_room(error) else "mend that"
+            remedy = "free room" if out_of_room(error) else "fix that"
             raise InputError(
                 f"{failure} in {self.folder / FOLDER}: {first_line(error)}; the checkpoints there (steps {have}) are "
                 f"intact: {remedy}, then run the same command again"
@@ -192,7 +192,7 @@ class Checkpointer:
                 corrupted. Nothing was moved.
         """
         steps = find_steps(self.folder)
-        damaged: list[Path] = []
+        corrupted_paths: list[Path] = []
         mismatch: _MismatchError | None = None
         # Newest first: the first intact checkpoint counts.
         for step in reversed(steps):
@@ -201,22 +201,22 @@ class Checkpointer:
                 state = _restore(path, abstract, seeds)
             except _ForeignError as error:
                 raise InputError(str(error)) from error
-            except Exception as error:  # whatever a damaged file makes of itself in the layers below
+            except Exception as error:  # whatever a corrupted file makes of itself in the layers below
                 if may_pass(error):
                     raise InputError(
                         f"the checkpoint of step {step} in {self.folder} cannot be read now ({first_line(error)}): "
-                        "nothing was changed; mend that, then run the same command again"
+                        "nothing was changed; fix that, then run the same command again"
                     ) from error
                 progress.warn(
                     f"the checkpoint of step {step} in {self.folder} is corrupted ({first_line(error)}): "
                     "taking the one before"
                 )
-                damaged.append(path)
-                # One among whole ones is damaged metadata; of nothing else, the work of another version.
+                corrupted_paths.append(path)
+                # One among whole ones is corrupted metadata; of nothing else, the work of another version.
                 mismatch = mismatch or (error if isinstance(error, _MismatchError) else None)
                 continue
             # Move corrupted ones aside only now that an older one has been read.
-            for bad in damaged:
+            for bad in corrupted_paths:
                 self._set_aside(bad)
             return state
         # No intact checkpoint: tell another version's apart from corrupted ones.
@@ -261,7 +261,7 @@ def save_frozen(folder: Path, weights: Params) -> None:
         with silent_libraries():
             ocp.save_checkpointables(folder / BASE, content, overwrite=True)
     except (OSError, ValueError, RuntimeError) as error:
-        remedy = "free room" if out_of_room(error) else "mend that"
+        remedy = "free room" if out_of_room(error) else "fix that"
         raise InputError(
             f"cannot write the frozen model to {folder / BASE}: {first_line(error)}; {remedy}, then run the same "
             "command again"
@@ -286,7 +286,7 @@ def _check_structure(path: Path, abstract: State) -> None:
         try:
             stored = ocp.checkpointables_metadata(path).metadata[name]
             shapes = sorted(tuple(leaf.shape) for leaf in jax.tree.leaves(stored))
-        except Exception:  # whatever damaged metadata make of themselves in the layers below
+        except Exception:  # whatever corrupted metadata make of themselves in the layers below
             return
         if stored is None:  # what Orbax could not read
             return
@@ -300,7 +300,7 @@ def _restore(path: Path, abstract: State, seeds: Sequence[int]) -> State:
     assert isinstance(sharding, jax.sharding.NamedSharding) and isinstance(sharding.mesh, jax.sharding.Mesh)
     count = len(jax.tree.leaves(abstract.arrays))
     sums = jax.ShapeDtypeStruct((count,), jnp.uint32, sharding=parallel.replicated(sharding.mesh))
-    # One after the other: of reads that go on together, a failing one leaves the others half begun.
+    # One after the other: of reads that run together, a failing one leaves the others half begun.
     place = ocp.load(path, progress_tree(0, seeds, {NEXT_INDEX: 0}, sums), checkpointable_name="progress")
     parts = zip(PARTS, abstract.arrays, strict=True)
     params, optimizer = (ocp.load(path, tree, checkpointable_name=name) for name, tree in parts)

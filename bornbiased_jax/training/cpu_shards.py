@@ -107,7 +107,7 @@ class CpuShardsStep:
                 return jax.block_until_ready(self._gradient(params, tokens_ABT1, jnp.int32(shard), frozen))
 
         by_seed = unstacked(states) if isinstance(states, State) else states
-        # All handed out together: a shard that is done goes on with the next seed, and updates are made meanwhile.
+        # All handed out together: a shard that is done continues with the next seed, and updates are made meanwhile.
         shards = range(self.shards)
         parts = [[self._threads.submit(part, state.params, shard) for shard in shards] for state in by_seed]
         updated = [self._finish(state, [future.result() for future in parts.pop(0)]) for state in by_seed]

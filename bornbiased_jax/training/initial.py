@@ -26,7 +26,7 @@ def open_initial(reference: str, seeds: Sequence[int]) -> tuple[list[Initial], T
     """Open the models that the seeds of a run begin with (``--init-from``).
 
     Args:
-        reference: a checkpoint for one seed; or a run that has all the seeds, each of which goes on from its own.
+        reference: a checkpoint for one seed; or a run that has all the seeds, each of which continues from its own.
         seeds: of the run that is to begin.
 
     Returns:

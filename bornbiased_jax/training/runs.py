@@ -53,7 +53,7 @@ def list_runs(folder: Path | str) -> list[RunDescription]:
         try:
             runs.append(describe(path.parent))
         except (InputError, OSError) as error:
-            # One damaged run is no reason not to list its neighbors.
+            # One corrupted run is no reason not to list its neighbors.
             corrupted = error if isinstance(error, InputError) else InputError(f"{path.parent} cannot be read: {error}")
             progress.warn(f"left out: {corrupted}")
     if not runs and corrupted is not None:

@@ -199,7 +199,7 @@ def pretrain(
         first = int(parallel.fetch(state.step)[0])
         if not is_new:
             iterator.set_state({NEXT_INDEX: first})
-            going = "going on after" if first < steps else "already finished, at"
+            going = "resuming after" if first < steps else "already finished, at"
             progress.note(f"{folder}: {going} step {first} of {steps}")
 
         # One process writes metrics. Initial weights are saved before there is a line of them.
@@ -275,7 +275,7 @@ def pretrain(
             )
             log.close()
 
-        # A run that a signal stopped goes on from here.
+        # A run that a signal stopped resumes from here.
         state = stacked(trained)
         if first < reached < steps and not checkpointer.wants(reached):
             checkpointer.interrupted_at(reached)

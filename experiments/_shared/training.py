@@ -74,7 +74,7 @@ def train_with_snapshots(
     state, step = begin(config)
     steps = config.steps
     assert steps is not None  # begin refuses such a run
-    # The step of the last snapshot, and when training went on after it.
+    # The step of the last snapshot, and when training continued after it.
     last, clock = 0, 0.0
     stretches: list[float] = []
 

@@ -1,4 +1,4 @@
-"""Which test of lineage keeps its promise on models that are not related: published tests and ours on the same pairs.
+"""Which test of lineage keeps its level on models that are not related: published tests and ours on the same pairs.
 
 The analysis, fixed before any number. Models: trained seeds (two widths × two corpora, half of each with another order
 of the data) and as many initializations, no seed twice. Kinds of pairs: trained on the same text in the same order, all
@@ -8,9 +8,9 @@ probability 10/1,001 and 50/1,001 where a test is exact. Scores without a p are 
 for which its code names no level, as normal and two-sided. Intervals: models resampled (pairs share them), 95%. KS
 against uniform: on the pairs of a greedy choice in which no model occurs twice, two-sided.
 
-A test keeps its promise if on no kind of pair at neither level the resampled interval lies above the level, every
+A test keeps its level if on no kind of pair at neither level the resampled interval lies above the level, every
 interval at 95% for all of the test's together (Bonferroni); a score, if the interval of the fraction above 0.8 does not
-lie above 5%. This finds only what so few models show: keeping a promise here is no proof, breaking it is one.
+lie above 5%. This finds only what so few models show: keeping it here is no proof, missing it is one.
 Matchings: units of each block that two independent matchings pair alike, 1 by chance, whatever the number of units.
 """
 

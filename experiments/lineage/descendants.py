@@ -32,7 +32,7 @@ test's reading alone gives both orders of them one p. Under exactness any two p 
 and variance. It is not quite binomial, about one excess in a thousand checks is expected by chance, and kinds share
 their families: where no change moves a test's reading, its counts are one count.
 
-A test is trusted after a change if it finds at least 90% of the related pairs at its own level and keeps its promise:
+A test is trusted after a change if it finds at least 90% of the related pairs at its own level and keeps that level:
 an exact one by the accusations of that kind, any other by calling at most 5% of that change's unrelated pairs the same.
 """
 

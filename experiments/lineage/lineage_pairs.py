@@ -55,7 +55,7 @@ def requantize(w: np.ndarray, strength: float, _rng: np.random.Generator) -> np.
 CHANGES: dict[str, WeightChange] = {"noise": add_noise, "pruning": prune, "re-quantisation": requantize}
 
 
-def damaged(model: Checkpoint, kind: str, strength: float) -> Checkpoint:
+def degrade(model: Checkpoint, kind: str, strength: float) -> Checkpoint:
     """Change every matrix of the model, layer by layer; vectors (norm scales, biases) stay as they are."""
     rng = np.random.default_rng(0)
     flat = {}
@@ -93,7 +93,7 @@ def _smollm2(context: Context, path: Path) -> Entry:
     changes += [(_FRESH, seed) for seed in settings["fresh_seeds"]]
     rows = []
     for kind, strength in each(changes, "SmolLM2", "models", context.quiet):
-        suspect = Checkpoint.from_seed(model.config, strength) if kind == _FRESH else damaged(model, kind, strength)
+        suspect = Checkpoint.from_seed(model.config, strength) if kind == _FRESH else degrade(model, kind, strength)
         base_params, suspect_params = (jax.tree.map(np.asarray, opened.params()) for opened in (model, suspect))
         row = {
             "change": kind,

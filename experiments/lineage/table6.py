@@ -167,7 +167,7 @@ EXPERIMENT = Experiment(
     paper="Table 6",
     description=(
         "A base model and suspects from directories on this machine, streamed tensor by tensor: at most the base "
-        "and one suspect are in memory. The paper's are LLaMA-2-7B and five models made from it, which have licences "
+        "and one suspect are in memory. The paper's are LLaMA-2-7B and five models made from it, which have licenses "
         "of their own and are not fetched."
     ),
     settings=settings.TABLE6,

@@ -3,7 +3,7 @@
 One family (an architecture with its settings) is trained once for all the tables and figures that look at it:
 every seed on the base corpus, in one program and in the same order; a distractor, another seed in another
 order; then one of the seeds and the distractor on two further corpora. All runs are those of
-:mod:`bornbiased_jax.training`, below the output folder, and go on where they were stopped.
+:mod:`bornbiased_jax.training`, below the output folder, and resume where they were stopped.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _train(
         )
         summary = pretrain(config, initial)
         if not summary["finished"]:
-            # Stopped by SIGTERM: its checkpoints are where the next call goes on, and nothing is cached.
+            # Stopped by SIGTERM: its checkpoints are where the next call resumes, and nothing is cached.
             raise SystemExit(128 + signal.SIGTERM)
         return _facts(folder, config, summary, sources[role])
 

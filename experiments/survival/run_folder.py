@@ -178,7 +178,7 @@ def read_run_folder(folder: Path | str) -> RunFolder:
     """Read what a folder of ``bornbiased pretrain`` holds.
 
     Raises:
-        InputError: it is none, holds no checkpoint after the first step, or went on from other weights than
+        InputError: it is none, holds no checkpoint after the first step, or continues from other weights than
             initializations.
     """
     folder = io.user_path(folder)

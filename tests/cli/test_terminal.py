@@ -138,7 +138,7 @@ def test_dev_stdout_is_standard_output(capsys, monkeypatch):
 
 
 def test_interrupt_in_gc_callback_ends_command():
-    """There Python prints what was raised and goes on as if nothing had been asked."""
+    """There Python prints what was raised and continues as if nothing had been asked."""
     program = HEARD + (
         "import gc, os, sys; import bornbiased_jax.cli; entry = sys.modules['bornbiased_jax.cli.main']; "
         "interrupt = lambda *unused: os.kill(os.getpid(), signal.SIGINT); "

@@ -103,7 +103,7 @@ def directories(tmp_path_factory):
     """A base, a copy with noise, an unrelated model and a wider model, as Hugging Face directories."""
     folder = tmp_path_factory.mktemp("models")
     base = models.init_seed(CFG, 1)
-    noisy = lineage_pairs.damaged(Checkpoint.from_params(CFG, base), "noise", 0.2).params()
+    noisy = lineage_pairs.degrade(Checkpoint.from_params(CFG, base), "noise", 0.2).params()
     wide = CFG.replace(d_model=48)
     rng = np.random.default_rng(0)
     shapes = models.flatten(models.parameter_shapes(wide))
@@ -192,7 +192,7 @@ def test_changes_are_as_strong_as_they_say():
 
 def test_damage_reaches_matrices_alone():
     base = Checkpoint.from_seed(CFG, 1)
-    before, after = (models.flatten(model.params()) for model in (base, lineage_pairs.damaged(base, "pruning", 0.5)))
+    before, after = (models.flatten(model.params()) for model in (base, lineage_pairs.degrade(base, "pruning", 0.5)))
     for path, leaf in before.items():
         changed = not np.array_equal(leaf, after[path])
         assert changed == ("norm" not in path), path

@@ -236,7 +236,7 @@ def test_doctor_sentence_names_missing_packages():
     told = run_reports.Diagnosis(value | {"backend": "cpu"}).summary()
     assert told[0].startswith("Nothing is wrong") and "hf;" in told[1] and "torch" not in told[1]
     broken = run_reports.Diagnosis({**value, "backend": None, "problems": ["a", "b"]}).summary()
-    assert broken[0].startswith("2 things to mend") and "no device" in broken[0]
+    assert broken[0].startswith("2 things to fix") and "no device" in broken[0]
 
 
 @pytest.mark.parametrize(("preserved", "word"), [(True, "the same function"), (False, "another function")])

@@ -1,4 +1,4 @@
-"""Workers whose disk is full: one sentence, nothing half written, and the same command goes on when there is room."""
+"""Workers whose disk is full: one sentence, nothing half written, and the same command resumes when there is room."""
 
 import os
 import shlex

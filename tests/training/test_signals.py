@@ -1,4 +1,4 @@
-"""Signals before, between and while saving: a run stops where it can go on."""
+"""Signals before, between and while saving: a run stops where it can resume."""
 
 import contextlib
 import os

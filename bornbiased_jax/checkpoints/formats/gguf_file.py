@@ -21,7 +21,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.schema import shown
 from bornbiased_jax.text.gguf_vocabulary import HOW_TO_CONVERT, unreadable
 
-# What the reader raises on files that are cut or damaged.
+# What the reader raises on files that are cut or corrupted.
 _DAMAGE = (ValueError, IndexError, KeyError, TypeError, OverflowError, UnicodeDecodeError, struct.error, MemoryError)
 # Numbers dequantized together.
 _CHUNK = 1 << 20
@@ -131,7 +131,7 @@ def _dequantized(
 
 def _decoded(path: Path, tensor: gguf.ReaderTensor, stored: np.ndarray) -> np.ndarray:
     try:
-        # A damaged scale gives NaN or infinity, which the caller names; NumPy's warning would name nothing.
+        # A corrupted scale gives NaN or infinity, which the caller names; NumPy's warning would name nothing.
         with np.errstate(invalid="ignore", over="ignore"):
             return gguf.dequantize(stored, tensor.tensor_type)
     except NotImplementedError as error:

@@ -239,7 +239,7 @@ def frozen_tree(folder: Path) -> SavedTree:
 
 def _frozen_unreadable(folder: Path, error: Exception) -> InputError:
     if may_pass(error):
-        return InputError(f"{folder / BASE} cannot be read now ({first_line(error)}): mend that, then try again")
+        return InputError(f"{folder / BASE} cannot be read now ({first_line(error)}): fix that, then try again")
     return InputError(
         f"the frozen model in {folder / BASE} is corrupted or missing ({first_line(error)}): put it back from a copy, "
         "or adapt again with another --out"
@@ -251,7 +251,7 @@ def _unreadable(place: RunPlace, error: Exception) -> InputError:
     folder, seed, step = place.folder, place.seed, place.step
     where = f"the checkpoint of step {step} in {folder}"
     if may_pass(error):
-        return InputError(f"{where} cannot be read now ({first_line(error)}): mend that, then try again")
+        return InputError(f"{where} cannot be read now ({first_line(error)}): fix that, then try again")
     reason = f"{where} is corrupted ({first_line(error)})"
     for candidate in reversed(find_steps(folder)):
         if candidate != step:
@@ -259,7 +259,7 @@ def _unreadable(place: RunPlace, error: Exception) -> InputError:
             try:
                 for name in saved.shapes:
                     saved.read(name)
-            except Exception:  # whatever a damaged file makes of itself in the layers below
+            except Exception:  # whatever a corrupted file makes of itself in the layers below
                 continue
             return InputError(f"{reason}: the newest whole one is {folder}@seed={seed},step={candidate}")
     return InputError(f"{reason}, and no other is whole: put one back from a copy, or train again")
@@ -344,7 +344,7 @@ class SavedTree:
         """
         try:
             return self.read(name)
-        except Exception as error:  # whatever a damaged file makes of itself in the layers below
+        except Exception as error:  # whatever a corrupted file makes of itself in the layers below
             raise self.refuse(error) from error
 
     def load_all(self) -> Params:

@@ -44,7 +44,7 @@ def regular_expression(text: str, option: str) -> re.Pattern[str]:
             warnings.simplefilter("error", FutureWarning)
             return re.compile(text)
     except (re.error, FutureWarning, OverflowError, RecursionError) as error:
-        raise InputError(f"{option} {shown(text)} is no regular expression ({error}): mend it") from error
+        raise InputError(f"{option} {shown(text)} is no regular expression ({error}): correct it") from error
 
 
 def pattern_of(text: str) -> re.Pattern[str]:

@@ -57,7 +57,7 @@ def audit_suite(
         findings of the listings.
 
     Raises:
-        InputError: nothing is called that, the hub cannot be reached or breaks off (a second call goes on with what is
+        InputError: nothing is called that, the hub cannot be reached or breaks off (a second call resumes with what is
             missing), the disk has no room, or ``huggingface_hub`` is not installed.
     """
     suite = find_suite(text)

@@ -3,7 +3,7 @@
 A folder per (source, tokenizer, split) holds ``train-00000.bin``, ``validation-00000.bin``, … (ids,
 little-endian, 16 bits where the vocabulary allows) and ``tokens.json``. Documents end with the
 tokenizer's ``eos_id``. A document belongs to validation by a hash of its text, so that the split depends
-on neither order nor neighbors. Work is written in whole parts: a killed job goes on after its last.
+on neither order nor neighbors. Work is written in whole parts: a killed job resumes after its last.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def prepare(
         cached = _find(root, tokens_digest) if tokens_digest is not None else None
         if cached is None:
             raise
-        progress.warn(f"{error}; going on with its tokens in {cached}")
+        progress.warn(f"{error}; continuing with its tokens in {cached}")
         return _open(cached, _read(cached / INDEX), source)
     identity: ShardIdentity = {
         "recipe": RECIPE,

@@ -1,4 +1,4 @@
-"""What an audit reads and what it does not: pickles, damaged files, adapters, links, caches of the hub."""
+"""What an audit reads and what it does not: pickles, corrupted files, adapters, links, caches of the hub."""
 
 import itertools
 import json

@@ -88,7 +88,7 @@ def test_weights_are_fetched_where_asked_and_tell_more(server, tmp_path):
         ("unreadable", ["tiny-seed2@step300"])
     ]
     assert "no weights in safetensors" in next(row["text"] for row in report["findings"] if row["kind"] == "unreadable")
-    # The copy of another run's checkpoint does not go on from this run's initialization: only weights show it.
+    # The copy of another run's checkpoint does not continue from this run's initialization: only weights show it.
     assert [row["kind"] for row in report["listing"]] == ["duplicate"]
     by_weights = {row["kind"]: row["subjects"] for row in report["findings"]}
     assert by_weights["duplicate"] == ["tiny-seed1@step200", "tiny-seed2@step200"]

@@ -100,12 +100,12 @@ def test_corrupted_token_shards_rebuilt_and_missing_reported(source, tmp_path, c
     file.write_bytes(file.read_bytes()[:-10])
     with pytest.raises(InputError, match="cut short"):
         result.train.read(0, 10)
-    mended = prepare(str(source), BYTES, folder=tmp_path / "a")
+    repaired = prepare(str(source), BYTES, folder=tmp_path / "a")
     assert "corrupted" in capsys.readouterr().err
-    assert mended.digest == result.digest and everything(mended.train) == everything(result.train)
+    assert repaired.digest == result.digest and everything(repaired.train) == everything(result.train)
     file.unlink()
     with pytest.raises(InputError, match="vanished"):
-        mended.train.read(0, 10)
+        repaired.train.read(0, 10)
 
 
 def test_missing_and_empty_sources(tmp_path):
