@@ -23,8 +23,8 @@ SILENT = (
     *("bornbiased_jax.report", "bornbiased_jax.cli", "bornbiased_jax.progress", "bornbiased_jax.record"),
     *("bornbiased_jax.code", "bornbiased_jax.executors", "bornbiased_jax.store", "bornbiased_jax.chunk_store"),
     *("bornbiased_jax.experiments.base", "bornbiased_jax.experiments.runner"),
-    *("bornbiased_jax.experiments.birth.settings", "bornbiased_jax.experiments.lineage.settings"),
-    "bornbiased_jax.experiments.theory.settings",
+    *("bornbiased_jax.experiments.birth.settings", "bornbiased_jax.experiments.demo.settings"),
+    *("bornbiased_jax.experiments.lineage.settings", "bornbiased_jax.experiments.theory.settings"),
 )
 """Modules that no number depends on: display, the command line, the machinery that keeps records, and settings.
 

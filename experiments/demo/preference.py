@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from bornbiased_jax.experiments._shared import probing
 from bornbiased_jax.experiments.base import Experiment, Record
-from bornbiased_jax.experiments.birth import seed_figures, settings, table1
+from bornbiased_jax.experiments.birth import seed_figures, table1
+from bornbiased_jax.experiments.demo import settings
 from bornbiased_jax.report.numbers import fixed, from_log10, percent
 from bornbiased_jax.report.tables import Claim, Table
 
@@ -50,7 +51,7 @@ EXPERIMENT = Experiment(
         "The number of inputs is a tenth of the paper's, so that two cores need a minute. Theory depends on the "
         "architecture alone, not on the seed."
     ),
-    settings=probing.settings(smoke=[settings.GPT2_SMOKE], laptop=[probing.group("gpt2-nano", [42, 43], 64, 200)]),
+    settings=settings.PREFERENCE,
     cost={"laptop": "about a minute on two cores"},
     run=probing.run_groups,
     tables=tables,

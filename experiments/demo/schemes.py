@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from bornbiased_jax.experiments._shared import probing
 from bornbiased_jax.experiments.base import Experiment, Record
+from bornbiased_jax.experiments.demo import settings
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, mean_std, percent
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
-
-SCHEMES = ("gpt2-scaled", "kaiming", "gpt2-scaled-balanced", "gpt2-scaled-mirrored")
-"""GPT-2's scheme, one with larger weights, and two that remove the mean of the MLPs' outputs, or their even part."""
 
 
 def _scheme(probed: probing.Probed) -> str:
@@ -107,17 +105,6 @@ def headline(record: Record) -> str:
     )
 
 
-def _groups(
-    schemes: Sequence[str], seeds: int, num_inputs: int, changes: Mapping[str, int]
-) -> list[probing.ProbeGroup]:
-    groups = [probing.group("gpt2-tiny", range(seeds), 16, num_inputs) for _ in schemes]
-    for group, scheme in zip(groups, schemes, strict=True):
-        group["changes"] = {"tie_embeddings": False, **changes, "init": scheme}
-    return groups
-
-
-_SMALL = {"num_layers": 6, "d_model": 128, "d_ff": 512, "num_heads": 4, "vocab_size": 256}
-
 EXPERIMENT = Experiment(
     name="demo_schemes",
     title="What an initialization scheme changes",
@@ -127,10 +114,7 @@ EXPERIMENT = Experiment(
         "contraction depend on is the mean of what the MLPs write, and a scheme sets it: larger weights make more of "
         "it, and weights that sum to zero over the neurons remove most of it."
     ),
-    settings=probing.settings(
-        smoke=_groups(SCHEMES[1::2], 2, 64, {"num_layers": 2, "vocab_size": 256}),
-        laptop=_groups(SCHEMES, 8, 500, _SMALL),
-    ),
+    settings=settings.SCHEMES,
     cost={"laptop": "about a minute on two cores"},
     run=probing.run_groups,
     tables=tables,

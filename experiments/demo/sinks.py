@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, by_scale
+from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record
+from bornbiased_jax.experiments.demo import settings
 from bornbiased_jax.experiments.sinks import sink_growth
-from bornbiased_jax.experiments.sinks.settings import EPSILON, settings_of
+from bornbiased_jax.experiments.sinks.settings import EPSILON
 from bornbiased_jax.experiments.theory.figure9 import block, mean_field_theory, uniform_theory
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.probes.inputs import gaussian
@@ -152,12 +153,6 @@ def headline(record: Record) -> str:
     )
 
 
-def _growth(size: str, num_heads: int, **changes: object) -> Entry:
-    base = settings_of(size, ["baseline"], **changes)
-    one_layer = sink_growth.with_changes(base, num_layers=1, num_heads=num_heads)
-    return {"seeds": base["seeds"], "variants": {"one layer": one_layer}}
-
-
 EXPERIMENT = Experiment(
     name="demo_sinks",
     title="The first position stands out at initialization, and sinks grow in training",
@@ -169,18 +164,7 @@ EXPERIMENT = Experiment(
         "its own in front of every sequence. Its keys are read before any attention, so that its sinks do not come "
         "from that variance."
     ),
-    settings=by_scale(
-        ("smoke", "laptop"),
-        seeds=([42, 123], [42, 123, 1000]),
-        variance={
-            "model": ("llama-tiny", "llama-nano"),
-            "changes": ({"d_model": 64}, ...),
-            "seq_len": (16, 32),
-            "num_inputs": (64, 256),
-            "seeds": ([42], [42, 123]),
-        },
-        growth=(_growth("smoke", 2, bos_token=True), _growth("laptop", sink_growth.ONE_LAYER["num_heads"])),
-    ),
+    settings=settings.SINKS,
     cost={"laptop": "about a minute on two cores"},
     run=run,
     takes_data=SCALES,

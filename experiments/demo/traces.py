@@ -14,7 +14,8 @@ from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import preset
 from bornbiased_jax.derive.symmetries import random_rotation, rotate
 from bornbiased_jax.experiments._shared.training import held_out_rows, in_memory, loss_of, train_with_snapshots
-from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, by_scale
+from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record
+from bornbiased_jax.experiments.demo import settings
 from bornbiased_jax.experiments.lineage.sketched import sketch
 from bornbiased_jax.lineage.battery import Options
 from bornbiased_jax.lineage.evidence import COORDINATES, TOKEN_NEURONS
@@ -166,30 +167,7 @@ EXPERIMENT = Experiment(
         "rotated, which changes every matrix and nothing of what the model computes, and its fingerprint is compared "
         "with those of both initializations."
     ),
-    settings=by_scale(
-        ("smoke", "laptop"),
-        seeds=[42, 43],
-        model="llama-tiny",
-        changes={
-            "num_layers": (2, 4),
-            "num_heads": (2, 4),
-            "d_model": (32, 96),
-            "d_ff": (48, 256),
-            "vocab_size": 256,
-            "max_seq_len": (16, 64),
-        },
-        data=("builtin:code", "builtin:prose"),
-        schedule={
-            "steps": (4, 360),
-            "batch_size": (4, 16),
-            "context": (16, 64),
-            "warmup": (1, 20),
-            "learning_rate": 3e-3,
-            "min_learning_rate": 3e-4,
-        },
-        every=(2, 120),
-        rotation_seed=0,
-    ),
+    settings=settings.TRACES,
     cost={"laptop": "about a minute on two cores"},
     run=run,
     takes_data=SCALES,

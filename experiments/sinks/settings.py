@@ -111,6 +111,15 @@ def settings_of(size: str, mitigations: Iterable[str], **changes: object) -> Ent
     return {**_SIZES[size], "cures": list(mitigations), **changes}
 
 
+ONE_LAYER = {"num_layers": 1, "num_heads": 4}
+"""What the smallest model that grew a sink in every seed changes in the laptop's setting."""
+
+
+def with_changes(base: Entry, **changes: object) -> Entry:
+    """Change fields of the model in a setting."""
+    return {**base, "changes": {**base["changes"], **changes}}
+
+
 PRICED = {
     "schemes": ["w8a8", "w6a6", "kv8", "kv4"],
     "granularities": ["tensor", "token"],

@@ -11,15 +11,20 @@ from scipy import stats
 
 from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record
 from bornbiased_jax.experiments.sinks import sink_training
-from bornbiased_jax.experiments.sinks.settings import EPSILON, FIVE_SEEDS, HELD_OUT, settings_of
+from bornbiased_jax.experiments.sinks.settings import (
+    EPSILON,
+    FIVE_SEEDS,
+    HELD_OUT,
+    ONE_LAYER,
+    settings_of,
+    with_changes,
+)
 from bornbiased_jax.report.numbers import fixed, integer, p_value, percent, significant
 from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
 from bornbiased_jax.stats.intervals import mean_interval
 from bornbiased_jax.stats.multiple import holm
 from bornbiased_jax.training import PretrainConfig
 
-ONE_LAYER = {"num_layers": 1, "num_heads": 4}
-"""What the smallest model that grew a sink in every seed changes in the laptop's setting."""
 LEVEL = 0.05
 
 
@@ -76,11 +81,6 @@ def claims(record: Record) -> Sequence[Claim]:
         )
         for name, run in record["result"]["variants"].items()
     ]
-
-
-def with_changes(base: Entry, **changes: object) -> Entry:
-    """Change fields of the model in a setting."""
-    return {**base, "changes": {**base["changes"], **changes}}
 
 
 def _variants(base: Entry, single: Mapping[str, int]) -> Entry:
