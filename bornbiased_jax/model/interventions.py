@@ -80,8 +80,8 @@ def as_edits(edit: Edit | Edits | None) -> Edits:
         return NO_EDITS
     by_site = edit if isinstance(edit, Edits) else Edits(attention_output=edit)
     # Each a pytree, whose arrays are its leaves.
-    is_pytree = lambda function: function is None or isinstance(function, jax.tree_util.Partial)  # noqa: E731
-    return Edits(*(function if is_pytree(function) else jax.tree_util.Partial(function) for function in by_site))
+    as_is = (type(None), jax.tree_util.Partial)
+    return Edits(*(site if isinstance(site, as_is) else jax.tree_util.Partial(site) for site in by_site))
 
 
 def combine(*several: Edit | Edits | None) -> Edits:

@@ -313,7 +313,9 @@ def _validation(
     loss_fn = make_loss(config.model, config.adapter, dtype=config.dtype, rows=rows_sharding(mesh))
 
     def loss_by_seed(params: Params, tokens_BT1: jax.Array, frozen: Params | None) -> tuple[jax.Array, jax.Array]:
-        loss_of_seed = lambda params: loss_fn(params, tokens_BT1, frozen)  # noqa: E731
+        def loss_of_seed(params: Params) -> tuple[jax.Array, jax.Array]:
+            return loss_fn(params, tokens_BT1, frozen)
+
         return jax.vmap(loss_of_seed)(params) if mode == "vmap" else jax.lax.map(loss_of_seed, params)
 
     program = jax.jit(loss_by_seed, out_shardings=parallel.replicated(mesh))
