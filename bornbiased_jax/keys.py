@@ -122,5 +122,8 @@ def normal_error_bound(z: np.ndarray) -> np.ndarray:
 
 def stacked_normal(key: jax.Array, num_layers: int, shape: tuple[int, ...], std: float) -> jax.Array:
     """Draw normals [L, *shape]; layer l depends on (key, l) alone, so depth changes no earlier layer."""
-    layers = jnp.arange(num_layers, dtype=jnp.uint32)
-    return jax.vmap(lambda layer: normal(jax.random.fold_in(key, layer), shape, std))(layers)
+
+    def draw(layer: jax.Array) -> jax.Array:
+        return normal(jax.random.fold_in(key, layer), shape, std)
+
+    return jax.vmap(draw)(jnp.arange(num_layers, dtype=jnp.uint32))

@@ -34,6 +34,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import Partial
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
@@ -80,8 +81,7 @@ def as_edits(edit: Edit | Edits | None) -> Edits:
         return NO_EDITS
     by_site = edit if isinstance(edit, Edits) else Edits(attention_output=edit)
     # Each a pytree, whose arrays are its leaves.
-    as_is = (type(None), jax.tree_util.Partial)
-    return Edits(*(site if isinstance(site, as_is) else jax.tree_util.Partial(site) for site in by_site))
+    return Edits(*(site if site is None or isinstance(site, Partial) else Partial(site) for site in by_site))
 
 
 def combine(*several: Edit | Edits | None) -> Edits:
@@ -104,7 +104,7 @@ def apply_edit(edit: Edit | None, x: jax.Array) -> jax.Array:
 def _chain(edits: list[Edit]) -> Edit | None:
     if len(edits) < 2:
         return edits[0] if edits else None
-    return jax.tree_util.Partial(_apply_in_turn, edits)
+    return Partial(_apply_in_turn, edits)
 
 
 def _apply_in_turn(edits: list[Edit], x: jax.Array, layer: jax.Array) -> jax.Array:
@@ -184,7 +184,7 @@ def write(cfg: ModelConfig, values: Mapping[Neuron, float], *, position: int) ->
         keep_LF[neuron.block - 1, neuron.unit] = 0.0
         value_LF[neuron.block - 1, neuron.unit] = value
     row = _row(position)
-    return Edits(mlp_hidden=jax.tree_util.Partial(_write_neurons, jnp.asarray(keep_LF), jnp.asarray(value_LF), row))
+    return Edits(mlp_hidden=Partial(_write_neurons, jnp.asarray(keep_LF), jnp.asarray(value_LF), row))
 
 
 def clear(cfg: ModelConfig, channels: Sequence[int], *, position: int, blocks: Sequence[int] | None = None) -> Edits:
@@ -201,7 +201,7 @@ def clear(cfg: ModelConfig, channels: Sequence[int], *, position: int, blocks: S
         for block in range(1, cfg.num_layers + 1) if blocks is None else blocks:
             _check_block(cfg.num_layers, block)
             keep_LD[block - 1, channel] = 0.0
-    return Edits(residual=jax.tree_util.Partial(_clear_channels, jnp.asarray(keep_LD), _row(position)))
+    return Edits(residual=Partial(_clear_channels, jnp.asarray(keep_LD), _row(position)))
 
 
 def _write_neurons(
@@ -242,7 +242,7 @@ def self_only(length: int, positions: Sequence[int], *, num_layers: int, blocks:
     Raises:
         InputError: a position or block out of range.
     """
-    return Edits(seen=jax.tree_util.Partial(_mask_alone, *_sites(length, positions, num_layers, blocks)))
+    return Edits(seen=Partial(_mask_alone, *_sites(length, positions, num_layers, blocks)))
 
 
 def amplify_variance(
@@ -264,7 +264,7 @@ def amplify_variance(
     at_T, active_L = _sites(T, positions, L, blocks)
     _check_factor(factor)
     mean = jnp.asarray(mean_LTHK, jnp.float32)
-    return jax.tree_util.Partial(_scale_around, at_T, active_L, jnp.float32(factor), mean)
+    return Partial(_scale_around, at_T, active_L, jnp.float32(factor), mean)
 
 
 def scale_output(
@@ -290,7 +290,7 @@ def scale_output(
     """
     at_T, active_L = _sites(length, positions, num_layers, blocks)
     _check_factor(factor)
-    return jax.tree_util.Partial(_scale_around, at_T, active_L, jnp.float32(factor), None)
+    return Partial(_scale_around, at_T, active_L, jnp.float32(factor), None)
 
 
 def _mask_alone(at_T: jax.Array, active_L: jax.Array, seen_TS: jax.Array, layer: jax.Array) -> jax.Array:

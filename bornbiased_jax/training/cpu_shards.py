@@ -36,8 +36,8 @@ def cpu_shards_for(cfg: ModelConfig, sequences: int) -> int:
 
 def cache_chunks(sequences: int, context: int, rows: int) -> int:
     """Return how many equal chunks keep each within so many rows of positions."""
-    counts = [count for count in range(1, sequences + 1) if sequences % count == 0]
-    return min((count for count in counts if sequences // count * context <= rows), default=sequences)
+    counts = [k for k in range(1, sequences + 1) if sequences % k == 0]
+    return next((k for k in counts if sequences // k * context <= rows), sequences)
 
 
 class CpuShardsStep:

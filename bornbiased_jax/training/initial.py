@@ -90,8 +90,9 @@ def check_initial(config: PretrainConfig, initial: Sequence[Initial] | None) -> 
         for path, leaf in flatten(params).items():
             if path not in shapes or tuple(leaf.shape) != tuple(shapes[path].shape):
                 raise InputError(f"the model to begin with has a {path} that the run's model has not")
-    stack = lambda *leaves: np.stack([np.asarray(leaf, np.float32) for leaf in leaves])  # noqa: E731
-    stacked: Params = jax.tree.map(stack, *(params for _, params in initial))
+    stacked: Params = jax.tree.map(
+        lambda *leaves: np.stack([np.asarray(leaf, np.float32) for leaf in leaves]), *(params for _, params in initial)
+    )
     return stacked
 
 
