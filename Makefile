@@ -23,7 +23,7 @@ help:
 	@echo 'make test-slow what takes long: types, experiments, kills, several processes, code blocks of the docs'
 	@echo 'make test-all  test-slow and what takes longest: what a night is for'
 	@echo 'make extending the tests of every day with all changes of docs/extending/ applied to a copy'
-	@echo 'make mutants   faults planted in the statistics that the tests overlook (installs cosmic-ray)'
+	@echo 'make mutants   faults planted in statistics, scores and theory that the tests overlook (installs cosmic-ray)'
 	@echo 'make check     lint and types only'
 	@echo 'make docs      the documentation as a site: out/site/index.html'
 	@echo 'make bench     the speed of a sweep against a PyTorch loop (installs PyTorch)'

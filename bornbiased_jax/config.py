@@ -368,7 +368,8 @@ def _checked(name: str, value: object) -> FieldValue:
             raise InputError(f"{name}={shown(value)} is not one of {', '.join(map(str, choices))}")
         return value
     if limits(name) is not None:
-        return within(kind, value, name)
+        number: FieldValue = within(kind, value, name)
+        return number
     if kind is str or str in typing.get_args(kind):
         if not isinstance(value, str):
             raise InputError(f"{name}={shown(value)} is not a text")

@@ -78,7 +78,7 @@ def _orthogonal(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     *outer, rows, columns = shape
     tall = (*outer, max(rows, columns), min(rows, columns))
     # QR of a Gaussian matrix is Haar's once the diagonal of R is made positive.
-    factor = _haar_basis
+    factor = jax.custom_batching.sequential_vmap(_haar_basis)
     for _ in outer:
         factor = jax.vmap(factor)
     basis = factor(keys.normal(key, tall, 1.0))
@@ -87,7 +87,6 @@ def _orthogonal(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     return scaled if rows >= columns else jnp.swapaxes(scaled, -1, -2)
 
 
-@jax.custom_batching.sequential_vmap
 def _haar_basis(matrix: jax.Array) -> jax.Array:
     """Return the Q of a matrix's QR with positive diagonal of R, of a batch of matrices one after the other.
 
@@ -115,7 +114,8 @@ def _mean(unit: jax.Array, axis: int) -> jax.Array:
         half = total.shape[0] // 2
         total = jnp.concatenate([total[:half] + total[half : 2 * half], total[2 * half :]])
     steps = jnp.round(jnp.moveaxis(total, 0, axis) * jnp.float32(2.0**20 / count))
-    return steps * jnp.float32(2.0**-20)
+    mean: jax.Array = steps * jnp.float32(2.0**-20)
+    return mean
 
 
 def _structured(unit: jax.Array, dist: Distribution) -> jax.Array:
@@ -149,7 +149,7 @@ def draw(key: jax.Array, shape: tuple[int, ...], dist: Distribution, layer: jax.
         key = jax.random.fold_in(key, layer)
     if dist.is_plain_normal and len(dist.stds) == 1:
         return keys.normal(key, shape, dist.std)
-    unit = jax.lax.optimization_barrier(_structured(draw_unit(key, shape, dist.kind), dist))
+    unit: jax.Array = jax.lax.optimization_barrier(_structured(draw_unit(key, shape, dist.kind), dist))
     stds = jnp.asarray(dist.stds, jnp.float32)
     return unit * (stds[0] if layer is None or len(dist.stds) == 1 else stds[layer])
 

@@ -84,14 +84,16 @@ def normal(key: jax.Array, shape: tuple[int, ...], std: float) -> jax.Array:
     draw_shape = (size,) if size <= SMALL else shape
     with jax.threefry_partitionable(True):
         unit = jax.lax.optimization_barrier(jax.random.normal(key, draw_shape, jnp.float32))
-    return unit.reshape(shape) * jnp.float32(std)
+    scaled: jax.Array = unit.reshape(shape) * jnp.float32(std)
+    return scaled
 
 
 def uniform(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Draw float32 uniforms of mean 0 and variance 1, on (−√3, √3)."""
     with jax.threefry_partitionable(True):
         unit = jax.lax.optimization_barrier(jax.random.uniform(key, shape, jnp.float32, -1.0, 1.0))
-    return unit * jnp.float32(math.sqrt(3.0))
+    scaled: jax.Array = unit * jnp.float32(math.sqrt(3.0))
+    return scaled
 
 
 def truncated_normal(key: jax.Array, shape: tuple[int, ...], cut: float) -> jax.Array:
@@ -100,7 +102,8 @@ def truncated_normal(key: jax.Array, shape: tuple[int, ...], cut: float) -> jax.
     As one program, also where the user disables jit: its operations one by one round otherwise.
     """
     with jax.threefry_partitionable(True), jax.disable_jit(False):
-        return jax.lax.optimization_barrier(jax.random.truncated_normal(key, -cut, cut, shape, jnp.float32))
+        unit: jax.Array = jax.lax.optimization_barrier(jax.random.truncated_normal(key, -cut, cut, shape, jnp.float32))
+        return unit
 
 
 def normal_error_bound(z: np.ndarray) -> np.ndarray:
@@ -113,7 +116,8 @@ def normal_error_bound(z: np.ndarray) -> np.ndarray:
     """
     z = np.abs(np.asarray(z, np.float64))
     ulp = np.spacing(np.maximum(z, 2.0**-20).astype(np.float32)).astype(np.float64)
-    return 8 * ulp + np.sqrt(np.pi / 2) * np.exp(z**2 / 2) * 2.0**-24
+    bound: np.ndarray = 8 * ulp + np.sqrt(np.pi / 2) * np.exp(z**2 / 2) * 2.0**-24
+    return bound
 
 
 def stacked_normal(key: jax.Array, num_layers: int, shape: tuple[int, ...], std: float) -> jax.Array:

@@ -239,7 +239,8 @@ def place_batch(local: np.ndarray, mesh: Mesh, axis: int, rows: int) -> jax.Arra
         rows: how many rows there are in all.
     """
     shape = (*local.shape[:axis], rows, *local.shape[axis + 1 :])
-    return jax.make_array_from_process_local_data(batch_sharding(mesh, axis), local, shape)
+    placed: jax.Array = jax.make_array_from_process_local_data(batch_sharding(mesh, axis), local, shape)
+    return placed
 
 
 def on_host(array: ArrayLike) -> np.ndarray:
@@ -267,7 +268,9 @@ def on_host(array: ArrayLike) -> np.ndarray:
 
 @functools.partial(jax.jit, static_argnums=(2, 3, 4))
 def _piece(array: jax.Array, begin: int, size: int, axis: int, sharding: NamedSharding) -> jax.Array:
-    return jax.lax.with_sharding_constraint(jax.lax.dynamic_slice_in_dim(array, begin, size, axis), sharding)
+    piece = jax.lax.dynamic_slice_in_dim(array, begin, size, axis)
+    placed: jax.Array = jax.lax.with_sharding_constraint(piece, sharding)
+    return placed
 
 
 def place(tree: PyTree, mesh: Mesh, spec: PartitionSpec | None = None) -> PyTree:

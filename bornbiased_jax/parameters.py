@@ -256,7 +256,8 @@ def flatten(params: Params) -> dict[str, Any]:
 
 def unflatten(flat: dict[str, Any]) -> Params:
     """Invert :func:`flatten`."""
-    return traverse_util.unflatten_dict(flat, sep="/")
+    params: Params = traverse_util.unflatten_dict(flat, sep="/")
+    return params
 
 
 def count_parameters(params: Params) -> int:

@@ -145,7 +145,8 @@ def check(kind: type[T], value: object, where: str, remedy: str = "") -> T:
     from pydantic import ValidationError  # noqa: PLC0415 (commands that check nothing start sooner)
 
     try:
-        return _adapter(kind).validate_python(value, strict=True)  # type: ignore[arg-type]  # types are hashable
+        checked: T = _adapter(kind).validate_python(value, strict=True)  # type: ignore[arg-type]  # types are hashable
+        return checked
     except ValidationError as error:
         errors = error.errors(include_url=False, include_context=False, include_input=False)
     # The path of the first error, as far as the value has it: its end may name one of several types.

@@ -1,4 +1,4 @@
-"""Plant sampled faults in the statistics and the table of parameters; list those that their narrow tests overlook.
+"""Plant sampled faults in statistics, scores and theory; list those that their narrow tests overlook.
 
     python -m tests.mutants                           # the sample that tests/mutants.md is about
     python -m tests.mutants --seed 7 --sample 40      # another sample
@@ -36,6 +36,11 @@ TESTS = {
     "bornbiased_jax/stats/ranks.py": "tests/stats/test_ranks.py",
     "bornbiased_jax/stats/tails.py": "tests/stats/test_tails.py",
     "bornbiased_jax/parameters.py": "tests/test_parameters.py",
+    "bornbiased_jax/lineage/evidence.py": "tests/lineage/test_evidence.py",
+    "bornbiased_jax/lineage/scores.py": "tests/lineage/test_evidence.py",
+    "theory/closed_forms.py": "theory/test_kernels.py theory/test_schemes.py",
+    "theory/kernels.py": "theory/test_kernels.py",
+    "theory/mlp.py": "theory/test_mlp_theory.py",
 }
 # A fault that makes a loop endless is noticed by this.
 TIMEOUT_S = 120.0
@@ -59,8 +64,8 @@ def replaced(result: WorkResult) -> str:
 def survivors(count: int, seed: int) -> Iterator[str]:
     """Yield every sampled fault with which a module's tests pass."""
     for module, tests in TESTS.items():
-        options = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "--doctest-modules"]
-        command = [sys.executable, "-m", "pytest", *options, module, *tests.split()]
+        options = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow and not long"]
+        command = [sys.executable, "-m", "pytest", *options, "--doctest-modules", module, *tests.split()]
         # Tests that fail without a fault would call every fault noticed.
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         items, survived = sampled(module, count, seed), 0

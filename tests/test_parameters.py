@@ -12,7 +12,7 @@ from bornbiased_jax.config import PRESETS, ModelConfig, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.layers import BlockContext, Norm
 from bornbiased_jax.model.model import Block
-from bornbiased_jax.parameters import AXES, Parameter, axis_sizes, flatten, parameter_table
+from bornbiased_jax.parameters import AXES, Parameter, axis_sizes, check_read, flatten, parameter_table
 
 BOOLEANS = """
 gated_mlp residual parallel_residual attention mlp bias qkv_bias tie_embeddings qk_norm head_norm shared_norm
@@ -124,6 +124,8 @@ def test_norms_stand_where_the_block_puts_them(name, reader, writer):
     table = parameter_table(PRESETS[name])
     assert table["blocks/mlp/up/kernel"].norm == reader
     assert table["blocks/mlp/down/kernel"].norm == writer
+    shared = parameter_table(preset("neox-tiny", shared_norm=True))
+    assert "blocks/attention_norm/scale" in shared and "blocks/mlp_norm/scale" not in shared
 
 
 def test_groups_differ_where_initialization_may_differ():
@@ -132,6 +134,21 @@ def test_groups_differ_where_initialization_may_differ():
     assert groups == {
         "embedding", "positions", "query", "key", "value", "output", "gate", "up", "down", "head", "output_gate",
     }  # fmt: skip
+
+
+def test_a_group_without_parameters_is_refused():
+    tied = preset("gpt2-tiny", tie_embeddings=True, init_groups="down=zeros")
+    for field, value in (("init.down", "zeros"), ("init_groups", "down=zeros"), ("init_groups", None), ("bias", True)):
+        check_read(tied, field, value, "it")
+    for field, value in (("init.head", "zeros"), ("init_groups", "head=zeros")):
+        with pytest.raises(InputError, match="^it draws no weights of this model, for its head is the embedding"):
+            check_read(tied, field, value, "it")
+
+
+def test_matrices_of_experts_are_those_of_their_mlps():
+    rows = parameter_table(preset("mixtral-tiny")).values()
+    names = ("gate", "up", "down")
+    assert {row.path for row in rows if row.in_expert} == {f"blocks/mlp/{name}/kernel" for name in names}
 
 
 def test_rows_are_ordered_and_hashable():

@@ -9,6 +9,7 @@ token's noise is known up to the anisotropy of the states (``logits``). Directio
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -150,10 +151,11 @@ def _ends(mean_V: Array, noise_V: Array, dimensions: float) -> tuple[float, floa
     reach = 12 * float(noise_V.max())
     least, most = float(mean_V.max()) - reach, float(mean_V.max()) + reach
     ends = []
-    for beyond in (
+    are_beyond: tuple[Callable[[float], bool], ...] = (
         lambda x: special.log_ndtr(scores(x)).sum() > math.log(TAIL),
         lambda x: special.ndtr(-scores(x)).sum() < TAIL,
-    ):
+    )
+    for beyond in are_beyond:
         low, high = least, most
         for _ in range(30):
             middle = (low + high) / 2

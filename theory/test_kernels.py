@@ -103,6 +103,7 @@ def test_ends_are_exact(name, s, t):
     direct = [np.dot(phi(s * z) * phi(t * z), w), np.dot(phi(s * z) * phi(-t * z), w)]
     assert np.all(np.abs(ends - direct) <= 1e-13 * size)
     assert abs(kernels.dual(name, 1.0, s) / kernels.second_moment(name, s) - 1) <= 5e-14
+    assert abs(kernels.mean(name, s) - np.dot(phi(s * z), w)) <= 1e-13 * np.sqrt(kernels.second_moment(name, s))
     means = np.dot(phi(s * z), w) * np.dot(phi(t * z), w)
     assert abs(kernels.dual(name, 0.0, s, t) - means) <= 1e-13 * size
 
@@ -209,6 +210,7 @@ def test_a_layer_of_a_thousand_positions_is_quick(name):
         (lambda: kernels.gated_dual("silu", 0.0, 1.0, 2.0), "rho_up"),
         (lambda: kernels.gated_dual("silu", 0.0, 1.0, 0.0, -2.0), "std_up"),
         (lambda: kernels.hermite_coefficients("relu", 1.0, 513), "degree"),
+        (lambda: kernels.hermite_coefficients("relu", 1.0, -1), "degree"),
         (lambda: kernels.hermite_dual("relu", 2.0), "rho"),
         (lambda: kernels.hermite_tail("relu", -1.0, np.ones(3)), "std"),
         (lambda: kernels.lattice_dual(np.tanh, np.zeros(1), -1.0, 1.0), "s"),

@@ -188,6 +188,9 @@ def test_finite_width_converges_to_infinite_width():
     apart = [mlp.mlp0_finite_width("gelu", 4, d, 2 * d, up_gain=1.0, down_gain=2.0)[0] - limit for d in (50, 500)]
     assert apart[0] == pytest.approx(10 * apart[1], rel=1e-6)
     assert np.all(np.abs(apart[1]) > 0)
+    # The scale of a ReLU network leaves every cosine as it is.
+    runs = [mlp.mlp0_finite_width("relu", 3, 64, 128, rho0=0.4, input_std=std) for std in (1.0, 1.7)]
+    np.testing.assert_allclose(*runs, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["relu", "gelu", "silu", "tanh"])

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from bornbiased_jax.theory import attention_weights, checks, kernels
+from bornbiased_jax.theory import attention_weights, checks, kernels, softmax_rows
 from bornbiased_jax.theory.activations import Array
 
 POSITIONAL_SCALES = ("none", "amplify", "attenuate")
@@ -76,7 +76,7 @@ def _scatter(attention_kernel: str, count_T: Array, logit_variance: float) -> tu
     if attention_kernel == "centred":
         excess = logit_variance * (count_T - 1) / count_T**2
         if logit_variance > 1e-6:
-            squares = np.array([attention_weights.participation(int(count), logit_variance) for count in count_T])
+            squares = np.array([softmax_rows.participation(int(count), logit_variance) for count in count_T])
             excess = np.where(count_T > 1, squares - 1 / count_T, 0.0)
         var_T = excess / count_T
         return var_T, np.where(count_T > 1, -var_T / pairs, 0.0)

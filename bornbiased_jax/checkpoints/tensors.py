@@ -284,7 +284,8 @@ def as_float32(tensor: np.ndarray) -> np.ndarray:
     if not tensor.flags.c_contiguous and tensor.T.flags.c_contiguous:
         return as_float32(tensor.T).T
     bits = buffers.empty(tensor.shape, np.uint32)
-    return np.left_shift(tensor.view(np.uint16), 16, dtype=np.uint32, out=bits).view(np.float32)
+    np.left_shift(tensor.view(np.uint16), 16, dtype=np.uint32, out=bits)
+    return bits.view(np.float32)
 
 
 def read_parameter(
@@ -359,9 +360,11 @@ def _load_parameter(
     # Nobody writes to the buffers any more, so that a CPU's arrays may be they; elsewhere they are copied before the
     # next parameter is read.
     if target is None:
-        return jax.device_put(buffers[full_region], may_alias=True).block_until_ready()
-    parts = [jax.device_put(buffers[region], device, may_alias=True) for device, region in by_device.items()]
-    return jax.make_array_from_single_device_arrays(shape, target, parts).block_until_ready()
+        array: jax.Array = jax.device_put(buffers[full_region], may_alias=True)
+    else:
+        parts = [jax.device_put(buffers[region], device, may_alias=True) for device, region in by_device.items()]
+        array = jax.make_array_from_single_device_arrays(shape, target, parts)
+    return array.block_until_ready()
 
 
 def read_block(cfg: ModelConfig, read: Callable[[str, int], np.ndarray], layer: int) -> Params:
@@ -378,7 +381,8 @@ def _on_device(tensor: np.ndarray) -> jax.Array:
     buffer = aligned_zeros(list(tensor.shape), np.dtype(np.float32))
     buffers.copy_to(buffer, tensor)
     # Nobody writes to the buffer any more, so that a CPU's array may be it.
-    return jax.device_put(buffer, may_alias=True).block_until_ready()
+    array: jax.Array = jax.device_put(buffer, may_alias=True)
+    return array.block_until_ready()
 
 
 def aligned_zeros(shape: list[int], dtype: np.dtype[Any]) -> np.ndarray:

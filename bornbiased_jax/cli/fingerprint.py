@@ -51,7 +51,7 @@ def refuse_vocabulary(inputs: str | None, vocab_size: int | None) -> None:
         raise InputError("--vocab-size is of token ids, and gaussian inputs are vectors: leave it out")
 
 
-class NeuronsType(click.ParamType):
+class NeuronsType(click.ParamType[int | str]):
     """A number of neurons, or "all"."""
 
     name = "integer"

@@ -82,7 +82,7 @@ OUTPUT = OutputType()
 FILE = FileType()
 
 
-class Ranged(click.ParamType):
+class Ranged(click.ParamType[int | float]):
     """A number of a type of :mod:`bornbiased_jax.ranges`; what lies outside is refused by option, value and range."""
 
     def __init__(self, kind: Any) -> None:

@@ -140,7 +140,7 @@ def next_token(logits_V: jax.Array, key: jax.Array, sampling: Sampling) -> jax.A
         return jnp.argmax(logits_V).astype(jnp.int32)
     # Less the largest logit, and by a normal float32, so that no temperature makes infinite ones.
     below_V = logits_V.astype(jnp.float32) - jnp.max(logits_V)
-    scaled_V = below_V / max(sampling.temperature, float(jnp.finfo(jnp.float32).tiny))
+    scaled_V = below_V / max(sampling.temperature, float(np.finfo(np.float32).tiny))
     # Tokens from the most probable; those beyond k, or beyond probability p of those before them, are not drawn.
     order_V = jnp.argsort(-scaled_V)
     sorted_V = scaled_V[order_V]

@@ -86,7 +86,8 @@ def _cosine(product: float, base_square: float, suspect_square: float) -> float:
 
 def _unit_columns(matrix_nm: np.ndarray) -> np.ndarray:
     units_nm: np.ndarray = matrix_nm.astype(np.float64)
-    return units_nm / np.maximum(np.linalg.norm(units_nm, axis=0), _TINY)
+    units_nm /= np.maximum(np.linalg.norm(units_nm, axis=0), _TINY)
+    return units_nm
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -259,7 +260,7 @@ def unbiased_cka(first_nd: np.ndarray, second_nd: np.ndarray) -> float:
 def _centered_gram(features_nd: np.ndarray) -> np.ndarray:
     features_nd = features_nd.astype(np.float64)
     # Gram without its diagonal, centered as the unbiased HSIC asks.
-    gram_nn = features_nd @ features_nd.T
+    gram_nn: np.ndarray = features_nd @ features_nd.T
     num = len(gram_nn)
     np.fill_diagonal(gram_nn, 0.0)
     means_n = gram_nn.sum(axis=0) / (num - 2)

@@ -195,7 +195,12 @@ def compare_weights(
     adjusted = holm_log10([cell.log10_p or 0.0 for cell in cells])
     by_module = {} if options.is_quick else {prefix: pair.by_module() for prefix, pair in prefixed.items()}
     left_out = {prefix + kind: formula for prefix, pair in prefixed.items() for kind, formula in pair.left_out.items()}
-    matching, matching_reason = _matching(main) if options.matches_neurons else (None, "not asked for")
+    matching, matching_reason = None, "not asked for"
+    if options.matches_neurons:
+        try:
+            matching, matching_reason = main.matching, ""
+        except EvidenceError as error:
+            matching_reason = str(error)
     # What is the same bit for bit.
     equal, num_tensors, is_identical = _equal_tensors(base, suspect, left_out)
     return WeightsComparison(
@@ -218,14 +223,6 @@ def compare_weights(
         sketch_difference=_sketch_difference(base.components[first], suspect.components[first]),
         alpha=options.alpha,
     )
-
-
-def _matching(pair: ComponentPair) -> tuple[Matching | None, str]:
-    """Match neurons, or say why they cannot be matched."""
-    try:
-        return pair.matching, ""
-    except EvidenceError as error:
-        return None, str(error)
 
 
 def screening_z(base: Fingerprint, suspect: Fingerprint) -> dict[str, float]:

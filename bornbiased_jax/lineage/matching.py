@@ -19,7 +19,7 @@ import scipy
 from bornbiased_jax.checkpoints.roles import Shape
 from bornbiased_jax.lineage.evidence import EvidenceError, Term
 from bornbiased_jax.lineage.fingerprints import Neurons
-from bornbiased_jax.lineage.pairing import NeuronPair, Space
+from bornbiased_jax.lineage.pairing import NeuronPair, Space, neuron_units
 from bornbiased_jax.lineage.scores import NeuronScores, neuron_scores
 from bornbiased_jax.lineage.sketches import equal_rows
 
@@ -90,7 +90,7 @@ def match_neurons(pairs: Sequence[NeuronPair], space: Space, shape: Shape) -> Ma
                     f"{mlp.stored:,} of {mlp.total:,} neurons stored: compare the checkpoints with --neurons all, or "
                     "fingerprints made with it"
                 )
-        scores = neuron_scores(base, suspect, space, shape)
+        scores = neuron_scores(neuron_units(base, space), neuron_units(suspect, space), shape)
         num_agreeing, scores_KK = _match(scores, _are_first(base, space), _are_first(suspect, space))
         agreeing[pair.block] += num_agreeing
         matched[pair.block] += len(scores_KK)

@@ -234,7 +234,7 @@ def _differences(models: Sequence[_MixtureModel], path: str) -> np.ndarray:
             # In double precision, from a buffer: no copy of a matrix.
             inner_MM[i, j] = inner_MM[j, i] = np.einsum("n,n->", left_N, right_N, dtype=np.float64)
     # ⟨A − B₀, B − B₀⟩ from products in double precision, which leave 1e-15 of the squared norms.
-    differences_MM = inner_MM[1:, 1:] - inner_MM[1:, :1] - inner_MM[:1, 1:] + inner_MM[0, 0]
+    differences_MM: np.ndarray = inner_MM[1:, 1:] - inner_MM[1:, :1] - inner_MM[:1, 1:] + inner_MM[0, 0]
     is_equal_M = np.diagonal(differences_MM) <= _ROUNDING * (np.diagonal(inner_MM)[1:] + inner_MM[0, 0])
     differences_MM[is_equal_M] = 0.0
     differences_MM[:, is_equal_M] = 0.0

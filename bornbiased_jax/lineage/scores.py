@@ -105,8 +105,8 @@ class NeuronScores:
     is_live_suspect: np.ndarray
 
 
-def neuron_scores(base: Neurons, suspect: Neurons, space: Space, shape: Shape) -> NeuronScores:
-    """Score neurons of two MLPs: ⟨gate⟩ + |⟨up⟩ + ⟨down⟩|, and ⟨up⟩ + ⟨down⟩ without a gate.
+def neuron_scores(base_units: Units | None, suspect_units: Units | None, shape: Shape) -> NeuronScores:
+    """Score neurons of two MLPs by their unit vectors: ⟨gate⟩ + |⟨up⟩ + ⟨down⟩|, and ⟨up⟩ + ⟨down⟩ without a gate.
 
     A gated neuron may change the sign of up and down together, one with an odd activation too: its absolute value
     counts.
@@ -114,10 +114,6 @@ def neuron_scores(base: Neurons, suspect: Neurons, space: Space, shape: Shape) -
     Raises:
         EvidenceError: no sketch in this space, or a part that only one model has.
     """
-    return _scores_of(neuron_units(base, space), neuron_units(suspect, space), shape)
-
-
-def _scores_of(base_units: Units | None, suspect_units: Units | None, shape: Shape) -> NeuronScores:
     # Parts that both MLPs have in this space.
     if base_units is None or suspect_units is None:
         raise EvidenceError("a model has no vocabulary, and so no token space")
@@ -156,7 +152,8 @@ def neuron_terms(
     def term(pair: NeuronPair) -> Term:
         # MLPs of two sizes: the first neurons, which are exchangeable in either model.
         size = min(mlp.stored for mlps in pair.pairs for mlp in mlps)
-        scored = (neuron_scores(base, suspect, space, shape) for base, suspect in pair.pairs)
+        units = ((neuron_units(base, space), neuron_units(suspect, space)) for base, suspect in pair.pairs)
+        scored = (neuron_scores(*both, shape) for both in units)
         # One MLP's scores are not copied: reading wide ones takes as long as making them.
         first = next(scored)
         total_nn, signed_nn = first.combined[:size, :size], first.signed[:size, :size]
@@ -367,7 +364,7 @@ def sampled_neurons(pairs: Sequence[NeuronPair], space: Space, shape: Shape) -> 
         _, is_label_Gm = _groups(size)
         with contextlib.suppress(EvidenceError):
             scores = [
-                _scores_of(_grouped_units(base, space, size), _grouped_units(suspect, space, size), shape)
+                neuron_scores(_grouped_units(base, space, size), _grouped_units(suspect, space, size), shape)
                 for base, suspect in pair.pairs
             ]
             is_live = [live_Gm for score in scores for live_Gm in (score.is_live_base, score.is_live_suspect)]

@@ -218,7 +218,8 @@ def _digest(suspect_N: np.ndarray) -> str:
 def unit(entries_N: np.ndarray) -> np.ndarray:
     """Center a vector [n] and scale it to length 1: products of two are correlations."""
     centered_N = entries_N - entries_N.mean()
-    return centered_N / np.linalg.norm(centered_N)
+    unit_N: np.ndarray = centered_N / np.linalg.norm(centered_N)
+    return unit_N
 
 
 def best_of(best: Mapping[int, float], seeds_S: np.ndarray, correlations_S: np.ndarray) -> dict[int, float]:

@@ -66,12 +66,14 @@ def final_outputs(
 @functools.partial(jax.jit, static_argnums=0)
 def _seed_outputs(cfg: ModelConfig, seed: jax.Array, x_CB: jax.Array) -> jax.Array:
     params = models.init_seed(cfg, seed)
-    return jax.lax.map(functools.partial(_last_outputs, cfg, params), x_CB).reshape(-1, cfg.d_model)
+    outputs_CBD: jax.Array = jax.lax.map(functools.partial(_last_outputs, cfg, params), x_CB)
+    return outputs_CBD.reshape(-1, cfg.d_model)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _vmapped_outputs(cfg: ModelConfig, seeds_S: jax.Array, x_CB: jax.Array) -> jax.Array:
-    return jax.vmap(lambda seed: _seed_outputs(cfg, seed, x_CB))(seeds_S)
+    outputs_SnD: jax.Array = jax.vmap(lambda seed: _seed_outputs(cfg, seed, x_CB))(seeds_S)
+    return outputs_SnD
 
 
 def _last_outputs(cfg: ModelConfig, params: Params, x: jax.Array) -> jax.Array:

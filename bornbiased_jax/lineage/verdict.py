@@ -252,7 +252,8 @@ def probability(log10_p: float) -> float:
     >>> probability(-2.0), probability(-2027.7)
     (0.01, 1e-300)
     """
-    return 10.0 ** max(log10_p, _LEAST_LOG10)
+    p_value: float = 10.0 ** max(log10_p, _LEAST_LOG10)
+    return p_value
 
 
 def format_probability(log10_p: float) -> str:

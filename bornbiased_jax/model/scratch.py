@@ -14,7 +14,7 @@ import re
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 from annotated_types import Ge, Len
@@ -107,10 +107,10 @@ class Page:
         """Read the residual stream of one batch after ``blocks`` blocks."""
         return np.array(self._mapped(blocks, batch, "r"))
 
-    def _mapped(self, blocks: int, batch: int, mode: str) -> np.ndarray:
+    def _mapped(self, blocks: int, batch: int, mode: Literal["r", "r+"]) -> np.ndarray:
         # One batch at a time: what is mapped counts as memory of the process while it is.
         place = self.path / _stream_name(blocks % 2)
-        return np.memmap(place, np.float32, mode, self._offsets[batch], self.shapes[batch])  # type: ignore[call-overload]
+        return np.memmap(place, np.float32, mode, self._offsets[batch], self.shapes[batch])
 
     def _stream_digest(self, name: str) -> str:
         parity = 0 if name == _stream_name(0) else 1

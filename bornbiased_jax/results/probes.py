@@ -67,7 +67,7 @@ class _Probe(Result):
 
     def _is_text(self) -> bool:
         """Tell whether inputs are windows of a text, which p-values take for independent draws all the same."""
-        return self.records[0].get("inputs", {}).get("kind") == "text"
+        return bool(self.records[0].get("inputs", {}).get("kind") == "text")
 
     def _groups(self) -> list[list[ProbeRow]]:
         """Return the records of each length and value of the swept field: one a seed."""

@@ -104,7 +104,9 @@ class CpuShardsStep:
         def part(params: Params, shard: int) -> tuple[jax.Array, Params]:
             # A thread has none of its caller's settings of jax: without compilation there is no program to call.
             with jax.disable_jit(False):
-                return jax.block_until_ready(self._gradient(params, tokens_ABT1, jnp.int32(shard), frozen))
+                result: tuple[jax.Array, Params] = self._gradient(params, tokens_ABT1, jnp.int32(shard), frozen)
+                jax.block_until_ready(result)
+                return result
 
         by_seed = unstacked(states) if isinstance(states, State) else states
         # All handed out together: a shard that is done continues with the next seed, and updates are made meanwhile.
@@ -123,8 +125,9 @@ def stacked(states: State | list[State]) -> State:
 def unstacked(state: State) -> list[State]:
     """Split a state into one for each seed and free the arrays of the stacked one; a single seed's are not copied."""
     if jax.tree.leaves(state)[0].shape[0] == 1:
-        return _unstack_one(state)
-    apart = jax.block_until_ready(_unstack(state))
+        alone: list[State] = _unstack_one(state)
+        return alone
+    apart: list[State] = jax.block_until_ready(_unstack(state))
     # Whoever called may hold the whole state until the last step: twice the memory of training.
     jax.tree.map(lambda leaf: leaf.delete(), state)
     return apart
@@ -132,7 +135,8 @@ def unstacked(state: State) -> list[State]:
 
 @jax.jit
 def _stack(states: list[State]) -> State:
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+    state: State = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+    return state
 
 
 @jax.jit

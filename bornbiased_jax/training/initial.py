@@ -90,8 +90,10 @@ def check_initial(config: PretrainConfig, initial: Sequence[Initial] | None) -> 
         for path, leaf in flatten(params).items():
             if path not in shapes or tuple(leaf.shape) != tuple(shapes[path].shape):
                 raise InputError(f"the model to begin with has a {path} that the run's model has not")
-    stacked = [params for _, params in initial]
-    return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf, np.float32) for leaf in leaves]), *stacked)
+    stacked: Params = jax.tree.map(
+        lambda *leaves: np.stack([np.asarray(leaf, np.float32) for leaf in leaves]), *(params for _, params in initial)
+    )
+    return stacked
 
 
 def drawn_as(config: PretrainConfig, initial: Sequence[Initial] | None) -> PretrainConfig:

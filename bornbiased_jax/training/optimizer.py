@@ -50,7 +50,8 @@ def decay_mask(cfg: ModelConfig, adapter: Adapter | None = None) -> Params:
     An adapter has matrices alone.
     """
     if adapter is not None:
-        return jax.tree.map(lambda _leaf: True, adapter_shapes(cfg, adapter))
+        mask: Params = jax.tree.map(lambda _leaf: True, adapter_shapes(cfg, adapter))
+        return mask
     return unflatten({path: parameter.is_matrix for path, parameter in parameter_table(cfg).items()})
 
 

@@ -37,7 +37,10 @@ def abstract_state(config: PretrainConfig, optimizer: optax.GradientTransformati
     step, seed = (jax.eval_shape(lambda dtype=dtype: jnp.zeros(count, dtype)) for dtype in (jnp.int32, jnp.uint32))
     state = State(shapes, moments, step, seed)
     places = parallel.tree_shardings(config.model, state, mesh)
-    return jax.tree.map(lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), state, places)
+    abstract: State = jax.tree.map(
+        lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), state, places
+    )
+    return abstract
 
 
 def first_state(

@@ -99,7 +99,8 @@ def mean_gradient(
 
     zeros = (jnp.zeros((), jnp.float32), jax.tree.map(jnp.zeros_like, params))
     total, _ = jax.lax.scan(add, zeros, tokens_MBT1)
-    return jax.tree.map(lambda leaf: leaf / count, total)
+    mean: tuple[jax.Array, Params] = jax.tree.map(lambda leaf: leaf / count, total)
+    return mean
 
 
 def apply_gradient(
@@ -144,8 +145,8 @@ def over_seeds(fn: Callable[..., tuple[PyTree, PyTree]], mode: Mode) -> Callable
         count = jax.tree.leaves(state)[0].shape[0]
         # A single seed needs no loop.
         if count == 1:
-            after = fn(jax.tree.map(lambda leaf: leaf[0], state), *shared)
-            return jax.tree.map(lambda leaf: leaf[None], after)
+            after, metrics = fn(jax.tree.map(lambda leaf: leaf[0], state), *shared)
+            return jax.tree.map(lambda leaf: leaf[None], after), jax.tree.map(lambda leaf: leaf[None], metrics)
 
         def body(state: PyTree, index: jax.Array) -> tuple[PyTree, PyTree]:
             # Take one seed out of the stack, update it, put it back in its place.

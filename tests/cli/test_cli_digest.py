@@ -10,6 +10,7 @@ from bornbiased_jax.cli.main import run
 from bornbiased_jax.derive.symmetries import permute_units
 from bornbiased_jax.lineage import Settings, fingerprint
 from bornbiased_jax.lineage.commitment import WORD
+from bornbiased_jax.lineage.pairing import neuron_units
 from bornbiased_jax.lineage.scores import neuron_scores
 
 INITIAL = "seed:3@llama-tiny,num_layers=1,num_heads=2,d_model=16,d_ff=32,vocab_size=32"
@@ -49,8 +50,8 @@ def test_an_accuser_who_permutes_their_own_model_is_stopped_by_the_commitment(tm
     """Hidden units matched to an unrelated suspect's: a p of nothing, from a model that was never published."""
     base, suspect = open_checkpoint(INITIAL), INITIAL.replace("seed:3", "seed:4")
     sketches = [fingerprint(ref, Settings(sign_key=b"key")).components["language"] for ref in (INITIAL, suspect)]
-    pair = [component.neurons[0] for component in sketches]
-    cosines_FF = neuron_scores(pair[0], pair[1], "token", sketches[0].shape).combined
+    units = [neuron_units(component.neurons[0], "token") for component in sketches]
+    cosines_FF = neuron_scores(*units, sketches[0].shape).combined
     order = linear_sum_assignment(cosines_FF.T, maximize=True)[1]
     cfg, params = permute_units(base.cfg, base.params(), order[None])
     export_hugging_face(cfg, params, tmp_path / "accuser")

@@ -146,6 +146,13 @@ def test_files_and_imports_of_the_next_release_exist():
     assert [module for module in modules if importlib.util.find_spec(module) is None] == []
 
 
+def test_planted_faults_that_survive_stand_for_lines_of_the_code():
+    listed = re.findall(r"^- (\S+): `(.*?)` -> `", (ROOT / "tests" / "mutants.md").read_text(), re.MULTILINE)
+    assert listed
+    for path, line in listed:
+        assert line in map(str.strip, (ROOT / path).read_text().splitlines()), path
+
+
 def test_papers_are_cited_alike():
     numbers = re.compile(r"\b2[56]\d\d\.\d{5}\b")
     cited = set(numbers.findall((ROOT / "README.md").read_text()))

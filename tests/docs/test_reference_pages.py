@@ -3,9 +3,15 @@
 import dataclasses
 import json
 import re
+import sys
+import threading
 from pathlib import Path
 
 from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.lineage import Settings, fingerprint
+from bornbiased_jax.lineage.battery import Options
+from bornbiased_jax.lineage.weights_verdict import auto_verdict
+from tests.lineage.fingerprinted import model, source
 
 ROOT = Path(__file__).resolve().parents[2]
 # What every object holds is described once.
@@ -41,7 +47,7 @@ def test_walks_name_functions_that_exist_and_are_as_long_as_they_say():
     pair = page.index("## From a pair of checkpoints to a verdict")
     end = page.index("## One table of parameters")
     named = set()
-    for text, length in ((page[start:pair], 20), (page[pair:end], 25)):
+    for text, length in ((page[start:pair], 20), (page[pair:end], 31)):
         rows = re.findall(r"^\| ([\d, ]+) \| (.*?) \|", text, re.MULTILINE)
         assert [int(n) for numbers, _ in rows for n in numbers.split(", ")] == list(range(1, length + 1))
         named |= {name for _, functions in rows for name in re.findall(r"`([\w.]+)`", functions)}
@@ -53,6 +59,29 @@ def test_walks_name_functions_that_exist_and_are_as_long_as_they_say():
     ends = {name.rpartition(".")[2] for name in named}
     modules = {path.stem for path in (ROOT / "bornbiased_jax").rglob("*.py")}
     assert ends - _functions() - modules == set()
+
+
+def test_walk_from_two_fingerprints_to_a_verdict_is_that_of_a_trace():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    walk = page[page.index("## From a pair of checkpoints to a verdict") : page.index("Both models reach a test")]
+    rows = re.findall(r"^\| [\d, ]+ \| (.*?) \|", walk[walk.index("| 8 |") :], re.MULTILINE)
+    sketches = fingerprint(source(model("llama")), Settings())
+    codes = []
+
+    def record(frame, event, _):
+        if event == "call" and "/bornbiased_jax/" in frame.f_code.co_filename:
+            codes.append(frame.f_code)
+
+    threading.setprofile(record)
+    sys.setprofile(record)
+    try:
+        auto_verdict(sketches, sketches, Options(num_permutations=99))
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    calls = iter([f".{Path(code.co_filename).stem}.{code.co_qualname}".removesuffix(".__init__") for code in codes])
+    for name in (name for row in rows for name in re.findall(r"`([\w.]+)`", row)):
+        assert any(call.endswith(f".{name}") for call in calls), f"{name} is not called after those before it"
 
 
 def test_sizes_are_those_of_the_tree_within_a_tenth():

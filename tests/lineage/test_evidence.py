@@ -19,6 +19,7 @@ from bornbiased_jax.lineage.fingerprints import HeadSketches, Neurons, Repeats
 from bornbiased_jax.lineage.matching import match_neurons
 from bornbiased_jax.lineage.pairing import NeuronPair, monotone_pairs, unit_rows
 from bornbiased_jax.lineage.scores import (
+    SampledZ,
     coordinate_terms,
     head_terms,
     neuron_terms,
@@ -103,10 +104,26 @@ def test_sampled_z_is_near_the_exact_one(shape, gate):
         exact = z_of([term(base, suspect, shape)])
         sampled = sampled_neurons([NeuronPair(1, ((base, suspect),))], "token", shape)
         assert sampled.z == pytest.approx(exact, rel=0.15, abs=1.0)
+    # One group has all pairs of labels.
+    scores_nn, sample = np.random.default_rng(0).standard_normal((8, 8)) + np.eye(8), SampledZ()
+    sample.add(scores_nn[None], np.ones((1, 8), bool))
+    np.testing.assert_allclose(sample.excess, np.trace(scores_nn) - scores_nn.sum() / 8)
+    np.testing.assert_allclose(sample.variance, 64 * scores_nn.var() / 7)
     for neurons in (base, other):
         for rows in neurons.token.values():
             rows[64:] = 0
     assert abs(sampled_neurons([NeuronPair(1, ((base, other),))], "token", shape).z) < 4
+
+
+def test_scores_of_experts_that_face_one_gated_mlp_are_summed():
+    base, suspects = mlp(1, 6), [noisy(mlp(1, 6), 0.5), mlp(2, 6)]
+    for rows in suspects[1].token.values():
+        rows[2] = 0
+    (single,) = neuron_terms([NeuronPair(1, tuple((base, suspect) for suspect in suspects))], "token", GATED)
+    parts = [{name: scores(rows, suspect.token[name]) for name, rows in base.token.items()} for suspect in suspects]
+    expected_nn = sum(part["gate"] + np.abs(part["up"] + part["down"]) for part in parts)
+    live = [0, 1, 3, 4, 5]
+    np.testing.assert_allclose(single.scores_nn, expected_nn[np.ix_(live, live)], atol=1e-6)
 
 
 def test_zero_rows_leave_the_permutation():
@@ -124,8 +141,9 @@ def test_zero_rows_leave_the_permutation():
     assert len(term(base, suspect).scores_nn) == 40
     padded = np.ones((64, 64))
     padded[:48, :48] = np.random.default_rng(0).standard_normal((48, 48))
+    assert len(permuted_labels(padded, np.arange(64) < 2, None)) == 2
     with pytest.raises(EvidenceError, match="fewer than two labels"):
-        permuted_labels(padded, np.zeros(64, bool), None)
+        permuted_labels(padded, np.arange(64) < 1, None)
 
 
 def test_shards_repeated_in_both_are_permuted_jointly():
@@ -140,6 +158,9 @@ def test_shards_repeated_in_both_are_permuted_jointly():
     assert np.std(plain) > 2.5
     assert np.std(joint) < 1.3
     assert np.abs(joint).max() < 4
+    scores_nn = np.arange(144.0).reshape(12, 12)
+    summed_nn = sum(scores_nn[start : start + 4, start : start + 4] for start in (0, 4, 8))
+    np.testing.assert_array_equal(permuted_labels(scores_nn, np.ones(12, bool), 4), summed_nn)
 
 
 def test_matching_finds_permuted_neurons_and_not_unrelated_ones():
@@ -287,6 +308,8 @@ def test_a_part_with_few_labels_takes_none_from_the_others():
             coordinate_terms([pruned], [rest], None)
     with pytest.raises(EvidenceError, match="fewer than two coordinates"):
         coordinate_terms([pruned], [base[0] - pruned], None)
+    with pytest.raises(EvidenceError, match=r"the widths differ \(32 and 6\)"):
+        coordinate_terms([base[0]], [base[0][:few]], None)
 
 
 @pytest.mark.slow
@@ -332,6 +355,7 @@ def test_terms_are_added_and_narrow_ones_permuted_independently():
     assert result.std == pytest.approx(math.sqrt(sum(each.facts.variance for each in terms)))
     sums = [each.permuted_traces(4000, 0, stream) for stream, each in enumerate(terms)]
     assert result.exceedances == (np.sum(sums, axis=0) >= result.statistic).sum()
+    assert [len(join_terms([Term(np.eye(n))] * 2)) for n in (23, 24)] == [2, 1]
     # One permutation for both would give correlated sums: two equal matrices show it.
     std = np.sum([terms[0].permuted_traces(4000, 0, stream) for stream in range(2)], axis=0).std()
     assert certified_sum(terms[:1] * 2, 4000).std == pytest.approx(std, rel=0.05)
@@ -343,6 +367,14 @@ def test_many_weak_terms_are_one_strong_finding():
     alone, together = [certified_sum([each], 99) for each in terms], certified_sum(terms, 99)
     assert together.z == pytest.approx(np.sum([each.z for each in alone]) / 3, rel=0.02) and together.z > 12
     assert together.log10_p_bound < 3 * min(each.log10_p_bound for each in alone)
+
+
+def test_bound_begins_at_the_screen_and_counts_orders_by_the_factorial():
+    scores_nn = np.random.default_rng(14).standard_normal((50, 50))
+    below, above = (Term(scores_nn + part * np.eye(50)) for part in (0.5, 0.6))
+    assert z_of([below]) < evidence.SCREEN < z_of([above]) < 3.5
+    assert evidence.bound_of([below]) == 0.0 > -1 > evidence.bound_of([above])
+    assert below.log_order == pytest.approx(math.log(math.factorial(50)))
 
 
 @pytest.mark.slow

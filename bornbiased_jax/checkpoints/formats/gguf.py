@@ -208,7 +208,7 @@ def _config(fields: Fields, family: Family, shapes: Mapping[str, tuple[int, ...]
         "rope_scaling": "none" if factor == 1.0 else "linear",
         "rope_scaling_factor": factor,
         **family.fixed,
-        **_SPECIAL.get(family.name, lambda _: {})(fields),
+        **(_SPECIAL[family.name](fields) if family.name in _SPECIAL else {}),
     }
     _refuse_the_rest(fields)
     try:
