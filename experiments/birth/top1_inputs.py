@@ -165,6 +165,6 @@ EXPERIMENTS = {
         name="top1_inputs_nano",
         title="Top-1 tokens of the paper's model on other inputs",
         settings=settings.TOP1_INPUTS_NANO,
-        cost={"laptop": "half an hour on two cores; resumes"},
+        cost={"laptop": "up to 53 minutes on two cores that did other work as well; resumes"},
     ),
 }
