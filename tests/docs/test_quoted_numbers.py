@@ -203,9 +203,9 @@ def _claims() -> list[str]:
     last = {who: kind["mean"][-1] for who, kind in tokens.items()}
     return [
         *_claims_on_untrained(),
-        f"{last['own']:.3f} against {last['other']:.3f} at the end (standard deviations over coordinates "
+        f"{fixed(3)(last['own'])} against {fixed(3)(last['other'])} at the end (standard deviations over coordinates "
         f"{tokens['own']['std'][-1]:.3f} and {tokens['other']['std'][-1]:.3f})",
-        f"is no lower ({vectors['other']['mean'][-1]:.3f} against {vectors['own']['mean'][-1]:.3f})",
+        f"is about as high ({vectors['other']['mean'][-1]:.3f} against {vectors['own']['mean'][-1]:.3f})",
         f"{len(checkpoints)} of {len(checkpoints)} by their own initialization; on the published vectors "
         f"{sum(checkpoints)} of {len(checkpoints)} by another seed's as well",
         f"{len(own) - len(missed)} of {len(own)} (the other two have p of {missed[0]:.3f} and {missed[1]:.3f})",
