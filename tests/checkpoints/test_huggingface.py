@@ -261,6 +261,9 @@ def test_fields_that_are_not_understood_are_refused_by_name(copy, name, change, 
         ("llama", dict(layer_types=["full_attention"] * 2, use_mrope=False, auto_map={"AutoConfig": "x.Y"})),
         ("gpt2", dict(n_special=0, predict_special_tokens=True, output_past=True, _num_labels=1)),
         ("gpt_neox", dict(rotary_pct=0.25, partial_rotary_factor=0.25)),
+        ("gemma2", dict(cache_implementation="hybrid", hidden_act="gelu_pytorch_tanh", sliding_window_size=5)),
+        ("qwen3_moe", dict(max_window_layers=48)),
+        ("starcoder2", dict(activation_function="gelu", mlp_type="default", norm_type="layer_norm")),
     ],
 )
 def test_fields_of_published_configurations_that_change_nothing_are_accepted(copy, name, change):
