@@ -54,7 +54,7 @@ _FACTOR = re.compile(
     r"(?P<module>.+)\.(?P<part>lora_(?:embedding_)?[AB]|lora_magnitude_vector)(\.default)?(?P<leaf>\.weight|\.bias|)"
 )
 _TOKENS = ".token_adapter.trainable_tokens_delta"
-_EMBEDDING = re.compile(r"(.+\.)?(embed_tokens|wte|embed_in)\.weight")
+_EMBEDDING = re.compile(r"(.+\.)?(embed_tokens|wte|embed_in|word_embeddings)\.weight")
 _HEAD = re.compile(r"(lm_head|embed_out)\.weight")
 
 
