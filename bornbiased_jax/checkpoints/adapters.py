@@ -54,6 +54,8 @@ _FACTOR = re.compile(
     r"(?P<module>.+)\.(?P<part>lora_(?:embedding_)?[AB]|lora_magnitude_vector)(\.default)?(?P<leaf>\.weight|\.bias|)"
 )
 _TOKENS = ".token_adapter.trainable_tokens_delta"
+_EMBEDDING = re.compile(r"(.+\.)?(embed_tokens|wte|embed_in|word_embeddings)\.weight")
+_HEAD = re.compile(r"(lm_head|embed_out)\.weight")
 
 
 _Rank = Annotated[int, Ge(1)]
@@ -132,6 +134,11 @@ class PeftAdapter:
     tensors: Mapping[str, np.ndarray]
     tokens: Mapping[str, tuple[list[int], np.ndarray]]
     has_conv1d: bool = False
+
+    @property
+    def unties(self) -> bool:
+        """Whether embedding or head was trained whole, each for itself, so that a base's one table becomes two."""
+        return any(_EMBEDDING.fullmatch(name) or _HEAD.fullmatch(name) for name in self.tensors)
 
     def names_in(self, names: Iterable[str], where: str) -> dict[str, str]:
         """Return the names of a base's tensors that are others with the adapter, with the adapter's names for them.
@@ -371,12 +378,21 @@ def _read_config(path: Path) -> AdapterFile:
     return checked
 
 
-def adapt(base: NamedTensors, adapter: PeftAdapter) -> NamedTensors:
+def adapt(base: NamedTensors, adapter: PeftAdapter, *, is_tied: bool) -> NamedTensors:
     """Wrap the tensors of a base, so that the adapter is merged into them when they are read.
+
+    Args:
+        base: its tensors.
+        adapter: the adapter.
+        is_tied: whether its head is the embedding, if it has none of its own.
 
     Raises:
         InputError: the adapter adapts a module that the base does not have.
     """
+    table = next(filter(_EMBEDDING.fullmatch, base.shapes), None)
+    if is_tied and adapter.unties and table is not None and not any(map(_HEAD.fullmatch, base.shapes)):
+        head = next(filter(_HEAD.fullmatch, adapter.tensors), "lm_head.weight")
+        base = dataclasses.replace(base, tensors={**base.tensors, head: base.tensors[table]})
     adapted = adapter.names_in(base.shapes, base.where)
 
     def read(name: str) -> np.ndarray:

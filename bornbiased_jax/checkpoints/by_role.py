@@ -39,8 +39,9 @@ def read_by_names(folder: Path, *, file: str | None = None, roles_file: Path | N
     config = _read_config(place)
     chosen = choose_weights(place, file)
     tensors = decode(locate_tensors(place, chosen), config)
+    is_tied = config.get("tie_word_embeddings") is not False
     source = NamedRoles(
-        tensors if adapter is None else adapters.adapt(tensors, adapter),
+        tensors if adapter is None else adapters.adapt(tensors, adapter, is_tied=is_tied),
         config,
         rows=() if roles_file is None else read_roles_file(roles_file),
         tokenizer_files=find_tokenizers(folder) or find_tokenizers(place),

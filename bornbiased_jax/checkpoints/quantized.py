@@ -340,7 +340,8 @@ def _nibbles(packed: np.ndarray, *, is_high_first: bool = False) -> np.ndarray:
 def _read_mxfp4(source: NamedTensors, name: str, scales: str) -> np.ndarray:
     """Read experts [expert, in, out] of blocks of 32 numbers with a power of two."""
     numbers = FP4[_nibbles(source.read(name))]
-    exponents = source.read(scales).astype(np.int32) - 127
+    # Bytes, or of a type that stands for their powers of two.
+    exponents = source.read(scales).view(np.uint8).astype(np.int32) - 127
     values = np.ldexp(numbers, exponents[..., None])
     return np.swapaxes(values.reshape(*values.shape[:-2], -1), -1, -2)
 

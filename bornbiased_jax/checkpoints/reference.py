@@ -132,7 +132,7 @@ def portable_source(reference: str) -> dict[str, str]:
         >>> portable_source("seed:42@gpt2-tiny")
         {'checkpoint': 'seed:42@gpt2-tiny'}
     """
-    if reference.startswith("seed:"):
+    if reference.startswith("seed:") or is_named(reference):
         return {"checkpoint": reference}
     path = io.user_path(reference)
     before, at, after = reference.rpartition("@")

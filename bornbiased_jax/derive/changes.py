@@ -275,6 +275,11 @@ def _insert(model: Model, seed: int, _context: ChangeContext) -> Model:
     return symmetries.insert_idle_block(cfg, params, 0, seed)
 
 
+def _lora(model: Model, folder: str, _context: ChangeContext) -> Model:
+    params = merge_adapter(*model, read_adapter(folder))
+    return model[0].replace(tie_embeddings="head" not in params), params
+
+
 def _scale_unused(model: Model, factor: float, context: ChangeContext) -> Model:
     unused_I = np.flatnonzero(~context.is_used(model[0]))
     if not len(unused_I):
@@ -328,7 +333,7 @@ KINDS: dict[str, ChangeKind] = {
         "a LoRA adapter of this model, as PEFT stores it, merged in",
         False,
         _folder,
-        lambda model, folder, _context: (model[0], merge_adapter(*model, read_adapter(folder))),
+        _lora,
         source_of=str,
     ),
     "drop-layers": ChangeKind("drop-layers:2,5", "these blocks left out, counted from 1", False, _blocks, _drop),

@@ -25,6 +25,8 @@ from bornbiased_jax.parameters import Params, flatten, unflatten
 def merge_adapter(cfg: ModelConfig, params: Params, adapter: PeftAdapter) -> Params:
     """Merge an adapter into the weights, float32 NumPy.
 
+    A tied model has a head of its own afterwards if the adapter replaces its embedding or its head.
+
     Args:
         cfg: the architecture, of a family that transformers has.
         params: its weights, which the adapter was trained on.
@@ -34,6 +36,9 @@ def merge_adapter(cfg: ModelConfig, params: Params, adapter: PeftAdapter) -> Par
         InputError: the model has no such module, a matrix does not fit, or the rank exceeds a matrix's width.
     """
     flat = {path: np.array(leaf, np.float32) for path, leaf in flatten(params).items()}
+    if cfg.tie_embeddings and adapter.unties:
+        cfg = cfg.replace(tie_embeddings=False)
+        flat["head/kernel"] = flat["embed/embedding"].T.copy()
     entries, adapted = _entries_of(cfg, flat, adapter)
     if left_out := adapter.left_out(adapted):
         progress.note(f"{adapter.where}: {left_out}")

@@ -160,9 +160,11 @@ class LibraryTokenizer:
         return piece_bytes
 
     def save(self, folder: str | Path) -> Path:
-        """Write ``tokenizer.json``, and ``tokenizer_config.json`` that names the end of a document."""
-        if self.eos_id is not None:
-            io.write_json(Path(folder) / CONFIG_FILE, {"eos_token": self.backend.id_to_token(self.eos_id)})
+        """Write ``tokenizer.json``, and ``tokenizer_config.json`` that names beginning and end of a document."""
+        ids = {"bos_token": self.bos_id, "eos_token": self.eos_id}
+        tokens = {name: self.backend.id_to_token(token) for name, token in ids.items() if token is not None}
+        # Without a class transformers takes that of the model's family, which cuts words its own way.
+        io.write_json(Path(folder) / CONFIG_FILE, {"tokenizer_class": "PreTrainedTokenizerFast", **tokens})
         return io.write_text(Path(folder) / TOKENIZER_FILE, self.json_text)
 
 

@@ -18,6 +18,7 @@ from bornbiased_jax.folders import MARKER, REPLACED
 from bornbiased_jax.init import init_seed, parameter_shapes
 from bornbiased_jax.model import apply
 from bornbiased_jax.parameters import flatten, unflatten
+from bornbiased_jax.text import train_bpe
 from tests.tiers import NIGHTLY
 
 HF = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
@@ -228,6 +229,17 @@ def test_a_model_is_not_exported_onto_itself(tmp_path, capsys):
         export_hugging_face(cfg, init_seed(cfg, 1), tmp_path / "file")
     export_hugging_face(cfg, init_seed(cfg, 2), tmp_path / "link")
     assert (tmp_path / "link").is_symlink() and open_checkpoint(tmp_path / "hf").digest() == digest(init_seed(cfg, 2))
+
+
+@pytest.mark.parametrize("preset_name", ["llama-tiny", "llama-tiny,qk_norm=true"])
+def test_transformers_cuts_words_as_the_exported_tokenizer(preset_name, tmp_path):
+    """Qwen's class, which the model's type would choose, cuts numbers into digits."""
+    transformers = pytest.importorskip("transformers", exc_type=ImportError)
+    tokenizer, text = train_bpe(["in 2024 and 2024, 2024"], 261), "in 2024 and 2024"
+    initial = open_checkpoint(f"seed:1@{preset_name},num_layers=1,d_model=16,num_heads=2,vocab_size=261")
+    export_hugging_face(initial.cfg, initial.params(), tmp_path, tokenizer=tokenizer)
+    opened = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert opened.encode(text) == tokenizer.encode(text).tolist() and opened.eos_token_id == tokenizer.eos_id
 
 
 @pytest.mark.slow

@@ -141,6 +141,7 @@ FORMS = {
     "float64": lambda tensors: {name: tensor.astype(np.float64) for name, tensor in tensors.items()},
     "value head": lambda tensors: {**tensors, "v_head.summary.weight": np.ones((1, 36), np.float32)},
     "classifier": lambda tensors: {**tensors, "score.weight": np.ones((1, 36), np.float32)},
+    "reward": lambda tensors: {**tensors, "reward_head.weight": np.ones((1, 36), np.float32)},
     "tied table under the name of the head": lambda tensors: {
         {"model.embed_tokens.weight": "lm_head.weight"}.get(name, name): tensor for name, tensor in tensors.items()
     },
@@ -153,7 +154,7 @@ def test_forms_that_transformers_opens_are_the_same_model(copy, form, capsys):
     save_file(FORMS[form](load_file(folder / "model.safetensors")), folder / "model.safetensors")
     assert open_checkpoint(folder).digest() == open_checkpoint(HF / "llama").digest()
     # Only what is left out is mentioned.
-    assert ("left out" in capsys.readouterr().err) == (form in ("value head", "classifier"))
+    assert ("left out" in capsys.readouterr().err) == (form in ("value head", "classifier", "reward"))
 
 
 def test_names_with_a_prefix_are_refused_with_a_tensor_that_is_there(copy):
@@ -261,6 +262,9 @@ def test_fields_that_are_not_understood_are_refused_by_name(copy, name, change, 
         ("llama", dict(layer_types=["full_attention"] * 2, use_mrope=False, auto_map={"AutoConfig": "x.Y"})),
         ("gpt2", dict(n_special=0, predict_special_tokens=True, output_past=True, _num_labels=1)),
         ("gpt_neox", dict(rotary_pct=0.25, partial_rotary_factor=0.25)),
+        ("gemma2", dict(cache_implementation="hybrid", hidden_act="gelu_pytorch_tanh", sliding_window_size=5)),
+        ("qwen3_moe", dict(max_window_layers=48)),
+        ("starcoder2", dict(activation_function="gelu", mlp_type="default", norm_type="layer_norm")),
     ],
 )
 def test_fields_of_published_configurations_that_change_nothing_are_accepted(copy, name, change):

@@ -74,6 +74,22 @@ def test_an_adapter_is_opened_over_its_base_as_peft_merges_it(tmp_path, variant)
         np.testing.assert_allclose(merged[path], leaf, atol=1e-5)
 
 
+@pytest.mark.parametrize("module", ["embed_tokens", "lm_head"])
+def test_a_tied_table_and_its_replacement_come_apart(tmp_path, module):
+    _train(tmp_path, "gemma", modules_to_save=[module])
+    base, adapter = open_checkpoint(tmp_path / "base"), read_adapter(tmp_path / "adapter")
+    assert base.cfg.tie_embeddings
+    tables = dict.fromkeys(("embed_tokens", "lm_head"), base.read("embed/embedding"))
+    tables[module] = next(tensor for name, tensor in adapter.tensors.items() if module in name)
+    merged = flatten(merge_adapter(base.cfg, base.params(), adapter))
+    np.testing.assert_array_equal(merged["embed/embedding"], tables["embed_tokens"])
+    np.testing.assert_array_equal(merged["head/kernel"], tables["lm_head"].T)
+    source = read_by_role(tmp_path / "adapter")
+    found = {role.name.split(".")[-2]: source.read(role) for role in source.roles if role.block is None}
+    np.testing.assert_array_equal(found["embed_tokens"], tables["embed_tokens"])
+    np.testing.assert_array_equal(found["lm_head"], tables["lm_head"].T)
+
+
 @pytest.mark.parametrize(
     ("name", "modules"), [("gpt2", ["c_attn", "c_proj", "c_fc"]), ("phi3", ["qkv_proj"]), ("gpt_bigcode", ["c_attn"])]
 )

@@ -216,6 +216,8 @@ def test_mxfp4_as_transformers_and_gguf_decode_it(rng):
     assert values.shape == tensors.shapes["e.gate_up_proj"] == (3, 64, 10)
     expected = convert_moe_packed_tensors(torch.tensor(blocks), torch.tensor(scales), dtype=torch.float32)
     assert np.array_equal(values, expected.numpy())
+    powers = scales.view(ml_dtypes.float8_e8m0fnu)
+    assert np.array_equal(_decoded({"e.up_blocks": blocks, "e.up_scales": powers}).read("e.up"), values)
     # gguf keeps the numbers of a block in two halves and not in pairs.
     nibbles = np.stack([blocks & 15, blocks >> 4], axis=-1).reshape(-1, 32)
     halves = nibbles[:, :16] | (nibbles[:, 16:] << 4)

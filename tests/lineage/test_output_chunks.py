@@ -120,6 +120,7 @@ def test_a_checkpoint_is_named_whole_for_processes_in_other_folders(tmp_path, mo
         ("run@seed=3,step=7", f"{tmp_path / 'run'}@seed=3,step=7"),
         ("odd@seed=1", tmp_path / "odd@seed=1"),
         (f"seed:5@{SMALL}", f"seed:5@{SMALL}"),
+        ("hf:acme/tiny@v1", "hf:acme/tiny@v1"),
     ):
         assert places.portable_source(given) == {"checkpoint": str(named)}
 

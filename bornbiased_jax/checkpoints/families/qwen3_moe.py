@@ -26,6 +26,8 @@ def refuse_dense_layers(fields: Fields) -> None:
 
 def _read(fields: Fields) -> dict[str, FieldValue]:
     refuse_dense_layers(fields)
+    # Published files state it, and every layer has the window all the same.
+    fields.get("max_window_layers", None)
     is_windowed = fields.get("use_sliding_window", False)
     window = fields.get("sliding_window", 4096 if is_windowed else None)
     # Older files say num_experts where newer ones say num_local_experts.

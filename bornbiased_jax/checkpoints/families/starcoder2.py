@@ -5,6 +5,20 @@ Source: StarCoder 2 and The Stack v2 (2402.19173) and transformers' configuratio
 
 from bornbiased_jax.checkpoints.families import llama
 from bornbiased_jax.checkpoints.families.family import Family, Want, exactly
+from bornbiased_jax.checkpoints.families.reading import Fields
+from bornbiased_jax.config import FieldValue
+
+_OF_TRAINER = """
+    activation_function attention_softmax_in_fp32 layer_norm_epsilon mlp_type norm_type scale_attention_softmax_in_fp32
+""".split()
+
+
+def _read(fields: Fields) -> dict[str, FieldValue]:
+    # Of the trainer that published files come from: transformers has hidden_act and norm_epsilon.
+    for name in _OF_TRAINER:
+        fields.get(name, None)
+    return {"window": fields.get("sliding_window", None)}
+
 
 FAMILY = Family(
     name="starcoder2",
@@ -28,7 +42,7 @@ FAMILY = Family(
         Want("qkv_bias", lambda cfg: cfg.bias or not cfg.qkv_bias, "bias=true with qkv_bias=true"),
     ),
     bias_flags={"qkv": ("use_bias", True), "output": ("use_bias", True), "mlp": ("use_bias", True)},
-    read=lambda fields: {"window": fields.get("sliding_window", None)},
+    read=_read,
     write=lambda cfg: {"sliding_window": cfg.window},
     gguf="starcoder2",
 )

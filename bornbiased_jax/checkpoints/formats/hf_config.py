@@ -39,8 +39,9 @@ HARMLESS = frozenset(
     """
     _attn_implementation _attn_implementation_autoset _commit_hash _flash_attn_2_enabled _name_or_path _num_labels
     architectures attention_dropout attention_probs_dropout_prob attn_implementation attn_pdrop auto_map bad_words_ids
-    begin_suppress_tokens bos_token_id chunk_size_feed_forward classifier_dropout decoder_start_token_id
-    diversity_penalty do_sample dtype early_stopping embd_pdrop embedding_dropout encoder_no_repeat_ngram_size
+    begin_suppress_tokens bos_token_id cache_implementation chunk_size_feed_forward classifier_dropout
+    decoder_start_token_id diversity_penalty do_sample dtype early_stopping embd_pdrop embedding_dropout
+    encoder_no_repeat_ngram_size
     eos_token_id exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id
     gradient_checkpointing hidden_dropout hidden_dropout_prob id2label is_decoder is_llama_config label2id
     length_penalty max_length max_sequence_length min_length model_max_length model_type n_ctx n_special
@@ -58,7 +59,12 @@ HARMLESS = frozenset(
 _SCHEMES = {"gpt2": "gpt2-scaled"}
 
 # Two names of one fact: the second counts where both have one value.
-_SAME_FACT = {"partial_rotary_factor": "rotary_pct", "rope_theta": "rotary_emb_base"}
+_SAME_FACT = {
+    "partial_rotary_factor": "rotary_pct",
+    "rope_theta": "rotary_emb_base",
+    "hidden_act": "hidden_activation",
+    "sliding_window_size": "sliding_window",
+}
 
 
 class Read(NamedTuple):

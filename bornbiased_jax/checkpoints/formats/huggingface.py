@@ -10,6 +10,7 @@ import numpy as np
 
 from bornbiased_jax import io, progress
 from bornbiased_jax.checkpoints.adapters import is_adapter
+from bornbiased_jax.checkpoints.conventions import OTHER_HEADS
 from bornbiased_jax.checkpoints.formats.hf_config import Read, read_config
 from bornbiased_jax.checkpoints.layout import FileEntry, file_shapes
 from bornbiased_jax.checkpoints.quantization_files import FIELD, FILES, with_quantization
@@ -26,8 +27,7 @@ from bornbiased_jax.checkpoints.weight_files import (
 from bornbiased_jax.errors import InputError
 
 _TIED = {"lm_head.weight", "embed_out.weight"}
-# Heads of reward models and of TRL, which stand next to the language model.
-_HEADS = re.compile(r"(v_head|score)\..*")
+_HEADS = re.compile(rf"{OTHER_HEADS}\..*")
 # Buffers that older versions of transformers wrote next to the weights; all follow from the configuration.
 _BUFFERS = re.compile(r".*\.(attn|attention)\.(bias|masked_bias)|.*rotary_emb\.inv_freq")
 TRAINING_CONTEXT = "training_context"
