@@ -84,7 +84,7 @@ def test_progress_is_measured_from_untrained_model(work):
 def test_figures_follow_every_checkpoint(work):
     record = record_of(checkpoints.EXPERIMENTS["figure11"], work)
     result = record["result"]
-    assert result["steps"] == [0, 1, 2, 4, 8] and result["top"] == 32
+    assert result["steps"] == [0, 1, 2, 4, 8] and result["top"] == 2
     for kind in persistence.KINDS:
         assert result["taus"][kind]["own"]["mean"][0] == pytest.approx(1.0)
         assert result["taus"][kind]["own"]["std"][0] == pytest.approx(0.0, abs=1e-12)
