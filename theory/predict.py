@@ -148,7 +148,9 @@ def independent_inputs(
     leading = (1 - own_fraction) * leading / ((1 - own_fraction) * leading + own_fraction / vocabulary)
     once = 0.0 if num_inputs is None else 1 / num_inputs
     again = leading * max(same - other, 0.0) / ((1 - other) * vocabulary)
-    return round(1 / (once + (1 - once) * again)) if once + again > 0 else None
+    independent = 1 / (once + (1 - once) * again) if once + again > 0 else np.inf
+    # Infinitely many are computed as so many.
+    return None if num_inputs is None and independent > preference.MANY else round(independent)
 
 
 def predict(

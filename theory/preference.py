@@ -29,7 +29,7 @@ from bornbiased_jax.theory.activations import Array
 from bornbiased_jax.theory.logits import NOISE, ROOT_2PI, Field, LeaderMoments, Scatter, leaders
 from bornbiased_jax.theory.quadrature import normal_nodes
 
-_MANY = 10**7
+MANY = 10**7
 _RATE_STEP = 0.02
 LARGEST_VOCABULARY = 10**7
 """Up to which the integrals over the field of logits are tested."""
@@ -171,7 +171,7 @@ def top1_distribution(
     0.044
     """
     r, v = checks.probability(rho, "rho"), _vocabulary(vocab_size)
-    n = _MANY if num_inputs is None else checks.whole(num_inputs, "num_inputs")
+    n = MANY if num_inputs is None else checks.whole(num_inputs, "num_inputs")
     own_fraction = checks.probability(last_token_fraction, "last_token_fraction")
     if width is not None:
         checks.whole(width, "width", 2)

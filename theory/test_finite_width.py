@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, special, stats
 
-from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.prediction import stack_of
 from bornbiased_jax.theory import finite_width, positions, seeds
 from bornbiased_jax.theory.attention_weights import participation
@@ -135,6 +135,10 @@ def test_single_tokens_are_as_many_inputs_as_there_are_tokens() -> None:
     assert independent_inputs(profile(stack, 1), 0.1, few) == few
     # All of them count where each predicts its own token: as repeated, a tied head's top-1 fraction was twice as large.
     assert independent_inputs(profile(endless, 1), 0.1, few, 1.0) == few
+    # Hardly repeated ones are endless: of a count of billions a table was made.
+    decoder = profile(stack_of(preset("gpt2-tiny", init="normal-0.02")), 8)
+    cosine = float(decoder.layers[-1].alike_n[-1] / decoder.layers[-1].variance_n[-1])
+    assert independent_inputs(decoder, 0.99 * cosine, None) is None
 
 
 @pytest.mark.nightly
