@@ -25,7 +25,7 @@ from annotated_types import Ge, Gt
 from typing_extensions import TypedDict
 
 from bornbiased_jax import io, schema
-from bornbiased_jax.checkpoints.conventions import OTHER_HEADS
+from bornbiased_jax.checkpoints.conventions import HEAD_TENSORS, OTHER_HEADS
 from bornbiased_jax.checkpoints.tensors import NamedTensors, read_finite
 from bornbiased_jax.checkpoints.weight_files import WeightFiles, locate_tensors
 from bornbiased_jax.errors import InputError
@@ -55,7 +55,6 @@ _FACTOR = re.compile(
 )
 _TOKENS = ".token_adapter.trainable_tokens_delta"
 _EMBEDDING = re.compile(r"(.+\.)?(embed_tokens|wte|embed_in|word_embeddings)\.weight")
-_HEAD = re.compile(r"(lm_head|embed_out)\.weight")
 
 
 _Rank = Annotated[int, Ge(1)]
@@ -138,7 +137,7 @@ class PeftAdapter:
     @property
     def unties(self) -> bool:
         """Whether embedding or head was trained whole, each for itself, so that a base's one table becomes two."""
-        return any(_EMBEDDING.fullmatch(name) or _HEAD.fullmatch(name) for name in self.tensors)
+        return any(name in HEAD_TENSORS or _EMBEDDING.fullmatch(name) for name in self.tensors)
 
     def names_in(self, names: Iterable[str], where: str) -> dict[str, str]:
         """Return the names of a base's tensors that are others with the adapter, with the adapter's names for them.
@@ -390,8 +389,8 @@ def adapt(base: NamedTensors, adapter: PeftAdapter, *, is_tied: bool) -> NamedTe
         InputError: the adapter adapts a module that the base does not have.
     """
     table = next(filter(_EMBEDDING.fullmatch, base.shapes), None)
-    if is_tied and adapter.unties and table is not None and not any(map(_HEAD.fullmatch, base.shapes)):
-        head = next(filter(_HEAD.fullmatch, adapter.tensors), "lm_head.weight")
+    if is_tied and adapter.unties and table is not None and not HEAD_TENSORS & set(base.shapes):
+        head = min(HEAD_TENSORS & set(adapter.tensors), default="lm_head.weight")
         base = dataclasses.replace(base, tensors={**base.tensors, head: base.tensors[table]})
     adapted = adapter.names_in(base.shapes, base.where)
 

@@ -66,6 +66,8 @@ _X = rf"(?:{_M})?(?:experts|local_experts|experts\.local_experts)\."
 
 SUMMED_NORMS = "bart|marian|blenderbot-small|plbart|trocr|mvp"
 
+HEAD_TENSORS = frozenset({"lm_head.weight", "embed_out.weight"})
+"""Tensors that a language model's head is stored as, where the embedding is not."""
 OTHER_HEADS = r"(score|classifier|v_head\.summary|reward_head|value_head|v_head|regression_head|classification_head)"
 """Heads that give no tokens: of classifiers, of reward models, of TRL."""
 

@@ -6,8 +6,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bornbiased_jax import results
+from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.results import page
+from bornbiased_jax.prediction import predict
+from bornbiased_jax.results import page, theory
 from bornbiased_jax.results.comparison import compare
 from bornbiased_jax.results.initialization import Trainability
 from bornbiased_jax.results.run_reports import Evaluation
@@ -32,6 +34,21 @@ def contraction(shift=0.0):
         for seed in SEEDS
     ]
     return results.Contraction(records)
+
+
+def test_a_measurement_is_inside_between_both_ends_of_the_interval():
+    cfg = preset("gpt2-tiny", num_layers=1, d_model=16, num_heads=2, d_ff=32, vocab_size=64)
+    told = predict(cfg, 4, num_inputs=50)
+    low, high = told["top1_share_p10"], told["top1_share_p90"]
+    rows = [
+        {"seq_len": 4, "num_inputs": 50, "top1_share": fraction} for fraction in (low - 0.01, low, high, high + 0.01)
+    ]
+    inside = [row["theory"]["inside"] for row in theory.with_fractions(cfg, rows, tokens=True)]
+    assert inside == [False, True, True, False]
+    (low,), (high,) = (told[f"inter_cosine_by_layer_{end}"] for end in ("low", "high"))
+    rows = [{"seq_len": 4, "num_inputs": 50, "inter_cosine_by_layer": [cosine]} for cosine in (low - 1, low, high + 1)]
+    inside = [row["theory"]["inside"] for row in theory.with_cosines(cfg, rows, tokens=True)]
+    assert inside == [False, True, False]
 
 
 def sinks():

@@ -10,7 +10,7 @@ import numpy as np
 
 from bornbiased_jax import io, progress
 from bornbiased_jax.checkpoints.adapters import is_adapter
-from bornbiased_jax.checkpoints.conventions import OTHER_HEADS
+from bornbiased_jax.checkpoints.conventions import HEAD_TENSORS, OTHER_HEADS
 from bornbiased_jax.checkpoints.formats.hf_config import Read, read_config
 from bornbiased_jax.checkpoints.layout import FileEntry, file_shapes
 from bornbiased_jax.checkpoints.quantization_files import FIELD, FILES, with_quantization
@@ -26,8 +26,7 @@ from bornbiased_jax.checkpoints.weight_files import (
 )
 from bornbiased_jax.errors import InputError
 
-_TIED = {"lm_head.weight", "embed_out.weight"}
-_HEADS = re.compile(rf"{OTHER_HEADS}\..*")
+_OTHER_HEADS = re.compile(rf"{OTHER_HEADS}\..*")
 # Buffers that older versions of transformers wrote next to the weights; all follow from the configuration.
 _BUFFERS = re.compile(r".*\.(attn|attention)\.(bias|masked_bias)|.*rotary_emb\.inv_freq")
 TRAINING_CONTEXT = "training_context"
@@ -116,7 +115,7 @@ def _as_named_in(source: NamedTensors, read: Read, entries: list[FileEntry]) -> 
     if embedding not in source.shapes and embedding.removeprefix(prefix) in source.shapes:
         entries = [entry._replace(name=entry.name.removeprefix(prefix)) for entry in entries]
     renamed = {name: alias for name, alias in read.family.aliases.items() if name not in source.shapes}
-    heads = _TIED & set(source.shapes)
+    heads = set(source.shapes) & HEAD_TENSORS
     if read.cfg.tie_embeddings and heads and embedding not in source.shapes:
         # safetensors keeps one name of a tied table, and that may be the head's.
         renamed[embedding] = heads.pop()
@@ -125,7 +124,7 @@ def _as_named_in(source: NamedTensors, read: Read, entries: list[FileEntry]) -> 
 
 def _ignored(source: NamedTensors, read: Read, entries: list[FileEntry]) -> Callable[[str], bool]:
     """Return which tensors are no parameters: buffers, and the copy of a tied embedding, if it is one."""
-    copies = _TIED & set(source.shapes) if read.cfg.tie_embeddings else set()
+    copies = HEAD_TENSORS & set(source.shapes) if read.cfg.tie_embeddings else set()
     embedding = _embedding_name(entries)
     for copy in copies - {embedding}:
         if embedding in source.shapes and not np.array_equal(source.read(copy), source.read(embedding)):
@@ -133,20 +132,20 @@ def _ignored(source: NamedTensors, read: Read, entries: list[FileEntry]) -> Call
                 f"tensor {copy} of {source.where} differs from the embedding, though tie_word_embeddings is true: "
                 "set it to false in config.json if the model has a head of its own"
             )
-    return lambda name: name in copies or (_HEADS.fullmatch(name) or _BUFFERS.fullmatch(name)) is not None
+    return lambda name: name in copies or (_OTHER_HEADS.fullmatch(name) or _BUFFERS.fullmatch(name)) is not None
 
 
 def _noticed(source: NamedTensors, read: Read, entries: list[FileEntry]) -> tuple[str, ...]:
     """Return what is not plain in a file that was checked: heads left out, a prefix that lacks, a tied table."""
     notes = []
-    if heads := sorted(filter(_HEADS.fullmatch, source.shapes)):
+    if heads := sorted(filter(_OTHER_HEADS.fullmatch, source.shapes)):
         notes.append(f"{LEFT_OUT}: {', '.join(heads)}")
     prefix, _, plain = read.family.tensors["embed"].format(leaf="weight").partition(".")
     embedding = _embedding_name(entries)
     if embedding == plain:
         notes.append(f"names lack the prefix {prefix}., which was put before them")
     if read.cfg.tie_embeddings:
-        tied = sorted(_TIED & set(source.shapes))
+        tied = sorted(HEAD_TENSORS & set(source.shapes))
         notes += [
             f"the embedding is stored once, as {name}" if name == embedding else f"{name} is a copy of the embedding"
             for name in tied
