@@ -137,6 +137,18 @@ TOP1_INPUTS_NANO = {
 }
 """Of the paper's model and its two seeds, whose top-1 tokens Table 1(a) gives for several lengths."""
 
+TOP1_TABLES = by_scale(
+    ("smoke", "laptop"),
+    model=("gpt2-tiny", "gpt2-nano"),
+    changes=(_TINY, {}),
+    seeds=([42, 43, 44], list(range(42, 50))),
+    num_inputs=(64, 1_000),
+    seq_len=(8, 64),
+    table_seeds=[0, 1],
+    num_input_sets=2,
+    num_ranked=5,
+)
+
 SCHEME_MATRIX = by_scale(
     model="gpt2-tiny",
     changes={

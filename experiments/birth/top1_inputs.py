@@ -46,7 +46,7 @@ def _input_sets(context: Context, group: Entry, seq_len: int) -> list[list[Entry
 
         def compute(folder: Path, input_seed: int = input_seed) -> list[Entry]:
             inputs = random_tokens(group["num_inputs"], seq_len, cfg.vocab_size, seed=input_seed)
-            # Every seed draws its own embeddings.
+            # All seeds share the embedding table of seed 0 (Appendix B.2).
             records = probe(
                 untrained(cfg), group["seeds"], inputs, resume=folder / "partial", mesh=context.mesh,
                 engine=context.engine,
