@@ -139,10 +139,10 @@ def _theory() -> list[str]:
     ]
     kept = [p for p in controls if p >= predicted.SIGNIFICANCE]
     (post_norm,) = [group for group in fits["groups"] if group["group"]["model"] == "olmo2-tiny"]
-    cosine = post_norm["theory"]["inter_cosine_by_layer"][-1]
+    expected, cosine = post_norm["theory"]["inter_cosine_by_layer"][-1], np.mean(probing.cosines(post_norm))
     assert not _seeds_outside(post_norm) and len(post_norm["records"]) == 16
     return [
-        f"{cosine:.3f} where {np.mean(probing.cosines(post_norm)):.3f} is measured (T = 12, 16 seeds). All 16 seeds lie",
+        f"{expected:.3f} where {cosine:.3f} is measured (T = 12, 16 seeds). All 16 seeds lie",
         f"these two, {inside} of {inside + len(outside)} lie inside; the two outside are one seed",
         f"({seeds.pop()} at {shapes.pop().split(',')[0]})",
         f"in {COUNTS[len(kept)]} of the {COUNTS[len(controls)]} configurations with a cosine below 0.25",
