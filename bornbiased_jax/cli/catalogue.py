@@ -28,13 +28,13 @@ SECTIONS: dict[str, dict[str, CommandEntry]] = {
     },
     "Lineage: where does this model come from?": {
         "seedprint": CommandEntry("seedprint", "seedprint", "do two models share an initialization?"),
-        "scan": CommandEntry("scan", "scan", "which of many models is it related to?"),
-        "whichseed": CommandEntry("scan", "whichseed", "which seed was it?"),
+        "scan": CommandEntry("scan", "scan", "which of many models is this one related to?"),
+        "whichseed": CommandEntry("scan", "whichseed", "from which seed was this model initialized?"),
         "audit": CommandEntry("audit", "audit", "is a folder of checkpoints what its labels say?"),
         "fingerprint": CommandEntry(
             "fingerprint", "fingerprint", "store sketches of a model's weights, to compare later"
         ),
-        "digest": CommandEntry("fingerprint", "digest", "a commitment to a model's weights"),
+        "digest": CommandEntry("fingerprint", "digest", "one hash of all weights, to publish before a dispute"),
         "derive": CommandEntry("derive", "derive", "make a descendant of known origin"),
     },
     "Training: from an initialization to a model": {
@@ -47,13 +47,13 @@ SECTIONS: dict[str, dict[str, CommandEntry]] = {
         "generate": CommandEntry("checkpoint", "generate", "continue a prompt"),
         "parity": CommandEntry("checkpoint", "parity", "compare logits with those of transformers"),
     },
-    "Sinks: which heads attend to nothing but the first token?": {
+    "Sinks: which heads attend to the first token, whatever the text?": {
         "sinks": CommandEntry("sinks", "sinks", "sinks on a text, and what they cost"),
-        "intervene": CommandEntry("sinks", "intervene", "cut or move what makes a sink"),
+        "intervene": CommandEntry("sinks", "intervene", "silence or move neurons, and see which sinks are left"),
     },
     "Records: the papers' tables, and this machine": {
         "reproduce": CommandEntry("reproduce", "reproduce", "tables and figures, each a record and a page"),
-        "status": CommandEntry("reproduce", "status", "how far the work in a store is"),
+        "status": CommandEntry("reproduce", "status", "progress of the work in a store"),
         "doctor": CommandEntry("reproduce", "doctor", "versions, devices, memory, cache, missing extras"),
     },
 }

@@ -22,7 +22,7 @@ from bornbiased_jax.ranges import Seed
 )
 @click.option("--out", required=True, metavar="DIR", help="A new or empty folder for the Hugging Face model.")
 @click.option("--seed", type=options.Ranged(Seed), default=0, help="Seed of the noise.")
-@click.option("--text", metavar="TEXT", help="For unused-rows: tokens that occur in this file or builtin:… are used.")
+@click.option("--text", metavar="TEXT", help="For unused-rows: tokens of this file or builtin:… count as used.")
 @click.option("--overwrite", is_flag=True, help="Replace a model in DIR that no export wrote, or that was changed.")
 @outputs.result_options
 def derive(

@@ -47,13 +47,14 @@ NO_ROOM = frozenset({errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO})
 )
 @click.version_option(__version__, prog_name="bornbiased")
 def cli() -> None:
-    """Transformers are born biased: measure it, predict it, trace it, control it.
+    """Measure untrained transformers, trace models to their initialization, and test causes of attention sinks.
 
     \b
     Start here:
       bornbiased reproduce demo --scale laptop --out out/demo
       bornbiased probe contraction --model gpt2-tiny --seq-len 64 --num-inputs 500
-    """  # noqa: D401 (the motto)
+      bornbiased seedprint BASE SUSPECT --page verdict.html
+    """
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -273,7 +273,7 @@ precision_option = click.option(
     "--precision",
     type=click.Choice(PRECISIONS),
     default=PRECISIONS[0],
-    help="Float32 products: exact ones, or those of three shorter products, which an H100 makes up to twice as fast.",
+    help="Float32 products: exact, or as three shorter products, which an H100 makes up to twice as fast.",
 )
 quiet_option = click.option("--quiet", is_flag=True, help="No progress display.")
 # Devices, and processes that run one computation together.

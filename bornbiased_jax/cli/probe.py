@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @click.group("probe")
 def probe() -> None:
-    """Measure what a transformer prefers before anybody has trained it."""
+    """Measure untrained models, or a checkpoint in the same way."""
 
 
 _probe_options = options.together(
@@ -105,7 +105,7 @@ def contraction_command(**arguments: Any) -> None:
     _run(arguments, "contraction")
 
 
-@probe.command("scaling", cls=Command)
+@probe.command("scaling", cls=Command, short_help="do activations keep their size as the width grows?")
 @options.model_options
 @click.option("--widths", default="64,128,256", metavar="D[,D…]", help="Widths of the model.")
 @click.option("--steps", type=options.Ranged(Steps), default=10, help="Updates after the first.")
@@ -122,7 +122,7 @@ def contraction_command(**arguments: Any) -> None:
 @click.option("--input-seed", type=options.Ranged(Seed), default=0, help="Seed of the tokens.")
 @outputs.output_options
 def scaling_command(**arguments: Any) -> None:
-    """Do activations keep their size with width (coordinate check)?
+    """Check whether activations keep their size as the width grows (the coordinate check of muP).
 
     \b
     Example:

@@ -43,7 +43,7 @@ _DESCRIPTIONS = "; ".join(f"{name}: {test.description}" for name, test in TESTS.
 @click.option(
     "--labels",
     type=click.Choice(["coordinates", "units", "heads"]),
-    help="For weights: what is permuted; units are neurons.  [default: coordinates]",
+    help="For --test weights: what is permuted; units are neurons.  [default: coordinates]",
 )
 @click.option(
     "--sign-key", metavar="HEX", help="Key of the sketches' signs; by default the digests of both models decide it."
@@ -52,19 +52,21 @@ _DESCRIPTIONS = "; ".join(f"{name}: {test.description}" for name, test in TESTS.
     "--neurons",
     type=NeuronsType(),
     metavar="N|all",
-    help="Of each MLP, where checkpoints are compared.  [default: 4096]",
+    help="Neurons of each MLP that are compared, of two checkpoints.  [default: 4096]",
 )
 @click.option(
     "--signs",
     type=click.Choice(["kept", "free"]),
-    help="For the permutation test: free is blind to negated coordinates, and weaker.  [default: kept]",
+    help="For --test permutation: free ignores signs of coordinates, and is weaker.  [default: kept]",
 )
 @click.option(
     "--base-digest",
     metavar="HEX",
     help="The digest under which the base was published beforehand (bornbiased digest); another base is refused.",
 )
-@click.option("--num-references", type=options.Ranged(Count), help="Fresh seeds, for population.  [default: 200]")
+@click.option(
+    "--num-references", type=options.Ranged(Count), help="For --test population: fresh seeds.  [default: 200]"
+)
 @click.option(
     "--baselines", is_flag=True, help="Also compute published scores of the weights: Intrinsic, PCS, ICS, phi_U, AWM."
 )

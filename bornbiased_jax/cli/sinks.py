@@ -28,7 +28,7 @@ from bornbiased_jax.ranges import Count, Fraction, SeqLen, TokenId
     "--convention",
     type=click.Choice(["all_rows", "rows_from_k"]),
     default="all_rows",
-    help="Divide a column's sum by all rows, or by the rows that can see the position.",
+    help="Average attention to the position over all queries, or over those that can see it.",
 )
 @click.option(
     "--threshold",
@@ -49,9 +49,14 @@ from bornbiased_jax.ranges import Count, Fraction, SeqLen, TokenId
     "--granularity",
     default="tensor,token",
     metavar="NAME,…",
-    help="Whose largest value sets a scale: tensor, token, channel.",
+    help="For --quantise: one scale for each tensor, token or channel.",
 )
-@click.option("--keep-sinks", default="0,1,4", metavar="K,…", help="First positions left in full precision.")
+@click.option(
+    "--keep-sinks",
+    default="0,1,4",
+    metavar="K,…",
+    help="First positions that stay in full precision (--quantise) or in the cache (--streaming).",
+)
 @click.option(
     "--streaming",
     type=options.Ranged(SeqLen),

@@ -51,17 +51,31 @@ class LineageTest:
 
 
 TESTS: Mapping[str, LineageTest] = {
+    "auto": LineageTest(
+        "bornbiased_jax.lineage.weights_compare:auto",
+        needs="weights",
+        description="what is identical, then every exact test of the weights, corrected for their number",
+        alpha=1e-4,
+        options=("num_permutations", "sign_key", "neurons"),
+    ),
+    "weights": LineageTest(
+        "bornbiased_jax.lineage.weights_compare:weights",
+        needs="weights",
+        description="one exact test of the weights, which --labels chooses",
+        alpha=1e-4,
+        options=("labels", "num_permutations", "sign_key", "neurons"),
+    ),
     "permutation": LineageTest(
         "bornbiased_jax.lineage.permutation:permutation_test",
         needs="outputs",
-        description="outputs, coordinate by coordinate, against permutations: exact on tokens",
+        description="outputs of both models on the same inputs; exact on random tokens",
         options=("num_permutations", "signs"),
         permuted="the residual coordinates",
     ),
     "paper": LineageTest(
         "bornbiased_jax.lineage.paper:paper_test",
         needs="outputs",
-        description="Algorithm 1 of “Transformers Are Born Biased”",
+        description="Algorithm 1 of “Transformers Are Born Biased”, on outputs",
         permuted="nothing: it takes coordinates as independent Gaussian draws",
         about_tokens=(
             "On random tokens its p is no false-positive rate but stays below one between initializations: "
@@ -75,7 +89,7 @@ TESTS: Mapping[str, LineageTest] = {
     "iclr": LineageTest(
         "bornbiased_jax.lineage.paper:iclr_test",
         needs="outputs",
-        description="the analytic test of the SeedPrints code",
+        description="the analytic test of the SeedPrints code, on outputs",
         permuted="nothing: it takes coordinates as independent",
         about_tokens=(
             "Its null takes coordinates as independent. Between initializations on random tokens its "
@@ -90,23 +104,9 @@ TESTS: Mapping[str, LineageTest] = {
     "population": LineageTest(
         "bornbiased_jax.lineage.population:population_test",
         needs="outputs",
-        description="rank among fresh seeds of the base's architecture: exact for an untrained base",
+        description="outputs, ranked among fresh seeds of the base's architecture; exact for an untrained base",
         references=True,
         permuted="the base among fresh seeds of its architecture",
-    ),
-    "auto": LineageTest(
-        "bornbiased_jax.lineage.weights_compare:auto",
-        needs="weights",
-        description="what is identical, then all exact evidence in the weights",
-        alpha=1e-4,
-        options=("num_permutations", "sign_key", "neurons"),
-    ),
-    "weights": LineageTest(
-        "bornbiased_jax.lineage.weights_compare:weights",
-        needs="weights",
-        description="the weights, one kind of labels permuted: exact, p proven however small",
-        alpha=1e-4,
-        options=("labels", "num_permutations", "sign_key", "neurons"),
     ),
 }
 

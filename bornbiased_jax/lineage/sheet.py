@@ -155,7 +155,7 @@ STATISTICS: dict[str, Statistic] = {
     ),
     "cka_hidden": Statistic(
         "CKA of hidden states after the middle block, on random tokens",
-        "Weak evidence: its range depends on the inputs, and is highest between models that nobody trained.",
+        "Weak evidence: its range depends on the inputs, and is highest between untrained models.",
     ),
     "cka": Statistic(
         "CKA of logits on random tokens",

@@ -141,9 +141,11 @@ def label(ax: Axes, x: str = "", y: str = "", title: str = "") -> None:
 
 
 @style()
-def legend(ax: Axes) -> None:
-    """Place a legend of all named curves where it hides least; none if nothing is named."""
-    if ax.get_legend_handles_labels()[0]:
+def legend(ax: Axes, is_above: bool = False) -> None:
+    """Place a legend of all named curves where it hides least, or above the axes; none if nothing is named."""
+    if ax.get_legend_handles_labels()[0] and is_above:
+        ax.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2)
+    elif ax.get_legend_handles_labels()[0]:
         ax.legend()
 
 

@@ -230,7 +230,8 @@ class Intervention(Result):
         ax.set_ylim(-0.03, 1.03)
         figures.count_axis(ax)
         figures.label(ax, "block", "fraction of heads that are sinks")
-        figures.legend(ax)
+        # Rates of 0 and 1 are common, and leave no room among the curves.
+        figures.legend(ax, is_above=True)
         return figure
 
     def rows(self) -> list[dict[str, object]]:

@@ -294,7 +294,7 @@ class Contraction(_Probe):
 
     def figures(self) -> dict[str, Panel]:
         """Draw the cosine after each block: mean and range over seeds a length; theory dashed, with its interval."""
-        caption = "Cosine between last-position states; bands are ranges over seeds."
+        caption = "Cosine between last-position states of different inputs, mean over seeds."
         return {"contraction": Panel(self.draw(), caption + figures.left_out(len(self._groups())))}
 
     def draw(self, ax: Axes | None = None) -> Figure:
@@ -305,12 +305,14 @@ class Contraction(_Probe):
             curves = [record["inter_cosine_by_layer"] for record in records]
             blocks = range(1, len(curves[0]) + 1)
             condition = self._condition(records[0])
-            figures.band(ax, blocks, curves, name=f"measured, {condition}", color=color, markers=True)
+            name = f"measured, {condition}" + (" (band: range over seeds)" if len(curves) > 1 else "")
+            figures.band(ax, blocks, curves, name=name, color=color, markers=True)
             if "theory" in records[0]:
                 prediction = records[0]["theory"]
                 cosine, low, high = (prediction[f"inter_cosine_by_layer{end}"] for end in ("", "_low", "_high"))
                 color = figures.MUTED if len(groups) > 1 else figures.THEORY
-                figures.line(ax, blocks, cosine, (low, high), f"theory, {condition}", color, dashed=True)
+                name = f"theory, {condition} (band: {prediction['coverage']:.0%} of seeds)"
+                figures.line(ax, blocks, cosine, (low, high), name, color, dashed=True)
         figures.count_axis(ax)
         figures.label(ax, "after block", "cosine between unrelated inputs")
         figures.legend(ax)

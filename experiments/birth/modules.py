@@ -200,7 +200,7 @@ def figure3_panels(record: Record) -> Sequence[Panel]:
         preference = probed["records"][0]["preference"]
         fractions = [100 * count / preference["num_inputs"] for count in preference["ranked_counts"][:NUM_RANKED]]
         level = 100 * preference["uniform_top_count"] / preference["num_inputs"]
-        figures.ranked_bars(ax, fractions, preference["ranked_ids"][:NUM_RANKED], level, "top share, uniform")
+        figures.ranked_bars(ax, fractions, preference["ranked_ids"][:NUM_RANKED], level, "largest fraction, uniform")
         figures.label(ax, "token id, by rank", "% of inputs", name)
         highest = max(highest, level, *fractions)
     for ax in axes:

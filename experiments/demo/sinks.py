@@ -147,7 +147,7 @@ def headline(record: Record) -> str:
         f"{fixed(0)(_ratio(record))} times the variance of the one at position {settings['seq_len']}, where theory "
         f"says {fixed(0)(_ratio_with_logits(record))} ({settings['num_inputs']:,} inputs, {len(settings['seeds'])} "
         f"seeds), and after {integer(trained['schedule']['steps'])} training steps a sink (attention to the first "
-        f"token above {EPSILON}) stands in {count} of {len(scores)} seeds of a model of {name} of width "
+        f"token above {EPSILON}) grew in {count} of {len(scores)} seeds of a model of {name} of width "
         f"{trained['changes']['d_model']} on {trained['schedule']['context']} tokens (largest scores "
         f"{', '.join(map(fixed(2), scores))})."
     )

@@ -137,19 +137,27 @@ def areas(tests: Sequence[Entry]) -> Table:
 
 
 def figures(record: Record) -> Sequence[Panel]:
-    """Draw the ROC curve of every score over all kinds: this package's, then the others'."""
-    figure, axes = plots.new(columns=2, width=9.0)
-    tests = record["result"]["tests"]
+    """Draw the ROC curve of every score over all kinds: this package's, then the others', the best of them by name."""
+    figure, axes = plots.new(columns=2, width=9.0, height=4.6)
+    tests = sorted(record["result"]["tests"], key=lambda test: -test["auc"]["rate"])
     for ax, is_ours in zip(axes, (True, False), strict=True):
-        for test in tests:
-            if (test["source"] == _OURS) is is_ours:
-                ax.plot(FALSE_POSITIVES, test["roc"], label=test["test"], linewidth=1.2)
+        curves = [test for test in tests if (test["source"] == _OURS) is is_ours]
+        named = len(plots.SERIES)
+        for test in curves[named:]:
+            ax.plot(FALSE_POSITIVES, test["roc"], color=plots.RULE, linewidth=1.2)
+        for test, color in zip(curves, plots.SERIES, strict=False):
+            # A name that continues the one before it in the tables stands alone here.
+            name = test["test"].replace("the same after", "embeddings after")
+            ax.plot(FALSE_POSITIVES, test["roc"], color=color, label=name, linewidth=1.2)
         ax.set_xscale("symlog", linthresh=1e-3)
-        plots.label(ax, "innocent pairs above", "guilty pairs above", "this package" if is_ours else "others")
-        ax.legend(fontsize=5)
+        ax.set_ylim(0, 1.02)
+        plots.label(ax, "fraction of innocent pairs above", "fraction of guilty pairs above")
+        title = "this package" if is_ours else "others, by area under the curve"
+        ax.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), title=title, alignment="left")
     caption = (
         "ROC of every score over all kinds of dispute together: how many guilty pairs lie above the threshold that a "
-        "fraction of the innocent ones exceeds."
+        f"fraction of the innocent ones exceeds. Of other scores the {len(plots.SERIES)} with the largest area are "
+        "named."
     )
     return [Panel(figure, caption)]
 

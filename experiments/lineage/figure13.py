@@ -135,17 +135,18 @@ def plots(record: Record) -> Sequence[Panel]:
     for entry, color in zip(record["result"]["groups"], figures.SERIES, strict=False):
         edges = np.array(entry["edges"])
         labels = _labels(entry["group"])
-        name = f"{labels[0]}, {labels[1]}, {entry['group']['inputs']}"
+        name = f"{labels[1]}, {labels[2]}"
         ax.plot((edges[1:] + edges[:-1]) / 2, entry["density"], color=color, linewidth=1.3, label=name)
     ax.set_yscale("log")
     ax.set_ylim(1e-5, 1)
     figures.label(ax, "tau in units of the null's standard deviation", "density")
-    figures.legend(ax)
+    figures.legend(ax, is_above=True)
+    models = ", ".join(sorted({entry["group"]["model"] for entry in record["result"]["groups"]}))
     caption = (
-        "All coordinates of all pairs of unrelated initializations, on a logarithmic scale that shows the tails: the "
-        "paper finds the distribution close to a Gaussian one centered at zero. A test needs more than a shape: the "
-        "null's center and width, and the independence of the coordinates of one pair (the table's pair z). What lies "
-        "beyond the axis is in the table."
+        f"All coordinates of all pairs of unrelated initializations of {models}, on a logarithmic scale that shows the "
+        "tails: the paper finds the distribution close to a Gaussian one centered at zero. A test needs more than a "
+        "shape: the null's center and width, and the independence of the coordinates of one pair (the table's pair z). "
+        "What lies beyond the axis is in the table."
     )
     return [Panel(figure, caption)]
 

@@ -209,7 +209,8 @@ def recognition_panels(record: Record) -> Sequence[Panel]:
         ax.set_ylim(0, 2 * ax.get_ylim()[1])
         ax.xaxis.set_major_formatter(lambda value, _position: f"{value:.0f}")
         figures.label(ax, "step", "−log₁₀ p", words)
-        figures.legend(ax)
+    # One legend serves all panels; the last one has room.
+    figures.legend(axes.flat[-1])
     caption = (
         "p of each checkpoint against its own initialization and against another seed's; lines are means over seeds, "
         "bands their range. The permutation test's p is counted over permutations and, below their reach, a certified "

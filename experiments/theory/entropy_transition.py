@@ -255,6 +255,7 @@ def panels(record: Record) -> Sequence[Panel]:
             limit = row["predicted_cosine_by_layer"]["T → ∞"]
             figures.line(ax, depth, limit, name="", color=color, dashed=True)
             figures.points(ax, depth[::5], np.asarray(row["predicted_cosine_by_layer"][EXACT])[::5], color=color)
+        figures.count_axis(ax)
         figures.label(ax, "after block", "cosine of two tokens", name)
     figures.legend(np.atleast_1d(axes)[-1])
     caption = "Lines: networks, with two standard errors; open circles: finite T; dashed: the recursion for T → ∞."

@@ -203,9 +203,8 @@ def panels(record: Record) -> Sequence[Panel]:
         name = f"{probing.name_of(outcome['group'])}, T = {outcome['group']['seq_len']}"
         expected = 100 * np.asarray(curve["share"])
         figures.line(left, expected, curve["cdf"], name="theory", color=figures.THEORY, dashed=True)
-        left.step(
-            100 * fractions, np.arange(1, len(fractions) + 1) / len(fractions), where="post", color=figures.MEASURED
-        )
+        heights = np.arange(1, len(fractions) + 1) / len(fractions)
+        left.step(100 * fractions, heights, where="post", color=figures.MEASURED, label="measured")
         figures.label(left, "fraction of the top-1 token, %", "fraction of seeds", "(a) distribution over seeds")
         figures.legend(left)
         # Ranks against uniform quantiles.

@@ -138,7 +138,11 @@ def _theory() -> list[str]:
         if fit is not None and np.mean(probing.cosines(group)) < 0.25
     ]
     kept = [p for p in controls if p >= predicted.SIGNIFICANCE]
+    (post_norm,) = [group for group in fits["groups"] if group["group"]["model"] == "olmo2-tiny"]
+    expected, cosine = post_norm["theory"]["inter_cosine_by_layer"][-1], np.mean(probing.cosines(post_norm))
+    assert not _seeds_outside(post_norm) and len(post_norm["records"]) == 16
     return [
+        f"{expected:.3f} where {cosine:.3f} is measured (T = 12, 16 seeds). All 16 seeds lie",
         f"these two, {inside} of {inside + len(outside)} lie inside; the two outside are one seed",
         f"({seeds.pop()} at {shapes.pop().split(',')[0]})",
         f"in {COUNTS[len(kept)]} of the {COUNTS[len(controls)]} configurations with a cosine below 0.25",

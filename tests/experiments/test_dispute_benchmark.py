@@ -9,10 +9,12 @@ import pytest
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.native_roles import LANGUAGE, NativeRoles
 from bornbiased_jax.derive import symmetries
+from bornbiased_jax.experiments import results
 from bornbiased_jax.experiments.lineage import (
     descendants_families,
     disputes,
     disputes_recipes,
+    disputes_tables,
     power,
     unrelated_models,
 )
@@ -150,6 +152,15 @@ def test_the_benchmark_holds_every_suspect_against_every_base(tmp_path, monkeypa
 
 @pytest.mark.nightly
 @pytest.mark.slow
+def test_curves_of_scores_have_a_color_each_and_one_scale():
+    (panel,) = disputes_tables.figures(results.committed("disputes", "laptop"))
+    panels = [[line for line in ax.get_lines() if not line.get_label().startswith("_")] for ax in panel.figure.axes]
+    for named in panels:
+        assert len({line.get_color() for line in named}) == len(named) == 6
+        assert not [line.get_label() for line in named if "the same" in line.get_label()]
+    assert len({ax.get_ylim() for ax in panel.figure.axes}) == 1
+
+
 def test_power_has_every_setting_and_its_formula_is_near(tmp_path, monkeypatch):
     monkeypatch.setattr(power, "fit", moved)
     record = record_of(power.EXPERIMENT, tmp_path)

@@ -53,7 +53,7 @@ def test_the_commands_choices_are_the_tests():
     (choice,) = [option.type.choices for option in seedprint.params if option.name == "test"]
     assert list(choice) == list(TESTS)
     assert all(test.description in seedprint.params[2].help for test in TESTS.values())
-    with pytest.raises(InputError, match="unknown test 'vibes': choose from permutation"):
+    with pytest.raises(InputError, match="unknown test 'vibes': choose from auto, weights"):
         lineage_test("vibes")
 
 

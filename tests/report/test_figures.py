@@ -58,6 +58,15 @@ def test_a_legend_names_what_has_a_name_and_is_absent_otherwise():
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["paper"]
 
 
+def test_a_legend_above_the_axes_covers_no_curve():
+    figure, ax = figures.new()
+    for level in np.linspace(0, 1, 12):
+        figures.line(ax, X, np.full(len(X), level), name="" if level else "named")
+    figures.legend(ax, is_above=True)
+    figure.draw_without_rendering()
+    assert ax.get_legend().get_window_extent().y0 >= ax.bbox.y1
+
+
 def test_svg_is_repeatable():
     assert figures.svg(drawn("line"), "f", "alt") == figures.svg(drawn("line"), "f", "alt")
 

@@ -163,7 +163,7 @@ def test_theory_stands_next_to_the_measurement(made):
     assert made["preference"].table().columns[-3:] == ["theory, mean", "80% band", "inside"]
     assert "99% interval" in made["contraction"].tables()[1].columns
     drawn = [line.get_label() for line in made["contraction"].plot().axes[0].get_lines()]
-    assert drawn == ["measured, T = 8", "theory, T = 8"]
+    assert drawn == ["measured, T = 8 (band: range over seeds)", "theory, T = 8 (band: 99% of seeds)"]
     assert "inside" not in results.preference(CFG, **SIZES).table().columns
     with pytest.raises(InputError, match="predicts random inputs"):
         results.preference(CFG, theory=True, inputs="text:a.txt", **SIZES)
@@ -179,7 +179,10 @@ def test_curves_are_the_measured_numbers(made):
         assert line.get_label() == f"seed {record['seed']}: token {record['top1_id']}"
     lines = made["training"].plot().axes[0].get_lines()
     assert list(lines[0].get_ydata()) == [row["loss"][0] for row in made["training"].lines]
-    before, after = made["intervention"].plot().axes[0].get_lines()
+    ax = made["intervention"].plot().axes[0]
+    before, after = ax.get_lines()
+    ax.figure.draw_without_rendering()
+    assert ax.get_legend().get_window_extent().y0 >= ax.bbox.y1
     assert list(after.get_ydata()) == made["intervention"].report["by_block"] and before.get_label() == "as it is"
 
 
