@@ -137,8 +137,6 @@ def seedprint(
             raise InputError("--baselines takes both models into memory, --stream neither: leave one of them out")
         if any(model.stored_outputs is not None for model in pair):
             raise InputError("--baselines compares weights: name two checkpoints, not stored fingerprints")
-    if places.page is not None and arguments["test"] in (None, "auto"):
-        verdicts.expect_sheet(*pair)
     # The test, and the verdict of each step.
     probe = ProbeInputs(**{name: arguments.pop(name) for name in _PROBE})
     verdict = trace.trace(*pair, probe=probe, **arguments)

@@ -1,13 +1,10 @@
-"""What a model computes on a few tokens, its weights read once and block by block.
-
-Most of the time is reading: a pass also takes tokens that are expected to be asked for, and keeps their outputs.
-"""
+"""What a model computes on a few tokens, its weights read once and block by block."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -15,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bornbiased_jax import hardware
 from bornbiased_jax import model as models
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.buffers import reused_memory
@@ -23,6 +21,8 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.model.model import BlockProgram, enter, final_norm, head_path, logits_of
 from bornbiased_jax.parameters import Params, parameter_table, unflatten
 
+# Random sequences that two models are run on, and their length: logits of unrelated models agree nowhere.
+_SEQUENCES, _LENGTH = 8, 16
 # Bytes a number takes at worst: as it is read, and a copy of it.
 _BYTES = 8
 
@@ -39,33 +39,45 @@ class ProbeOutputs(NamedTuple):
     middle_PD: np.ndarray
 
 
-# By model, tokens that the next pass over it takes too, or what such a pass left: most of its time is reading.
-_Tokens = tuple[tuple[int, ...], bytes]
-_EXPECTED: WeakKeyDictionary[Checkpoint, dict[_Tokens, np.ndarray | ProbeOutputs]] = WeakKeyDictionary()
+# By model, the tokens of its latest pass and what that computed: most of the time is reading, and a page asks again.
+_LATEST: WeakKeyDictionary[Checkpoint, tuple[np.ndarray, ProbeOutputs]] = WeakKeyDictionary()
 
 
-def expect_logits(checkpoint: Checkpoint, ids_ST: np.ndarray) -> None:
-    """Say that outputs on these tokens will be asked for: the next pass over the model computes them too."""
-    _EXPECTED.setdefault(checkpoint, {})[_tokens(ids_ST)] = ids_ST
+def probe_ids(first: Checkpoint, second: Checkpoint) -> np.ndarray | None:
+    """Draw random tokens for two models, [S, T]; None where vocabularies differ in size or memory is small."""
+    free = hardware.available_memory()
+    if first.cfg.vocab_size != second.cfg.vocab_size:
+        return None
+    if free is not None and max(logits_memory(first), logits_memory(second)) > free:
+        return None
+    length = min(_LENGTH, first.cfg.max_seq_len, second.cfg.max_seq_len)
+    return np.random.default_rng(0).integers(0, first.cfg.vocab_size, (_SEQUENCES, length), dtype=np.int32)
 
 
 def probe_outputs(
     checkpoint: Checkpoint, ids_ST: np.ndarray, advance: Callable[[], None] = lambda: None
 ) -> ProbeOutputs:
-    """Compute the logits and the hidden states of a model at every position.
+    """Compute the logits and the hidden states of a model at every position; asked again, return what was computed.
 
     One block is in memory at a time, and the embedding or the head; of a run, which stores all blocks together, all.
     ``advance`` is called after each block that is read by itself.
     """
-    expected = _EXPECTED.setdefault(checkpoint, {})
-    computed = expected.pop(_tokens(ids_ST), None)
-    if isinstance(computed, ProbeOutputs):
-        return computed
-    # One pass for these tokens and for others that are expected.
-    others = {tokens: ids for tokens, ids in list(expected.items()) if isinstance(ids, np.ndarray)}
-    asked, *outputs = _all_outputs(checkpoint, [ids_ST, *others.values()], advance)
-    expected.update(zip(others, outputs, strict=True))
-    return asked
+    latest = _LATEST.get(checkpoint)
+    if latest is not None and np.array_equal(latest[0], ids_ST):
+        return latest[1]
+    cfg = checkpoint.cfg
+    logits_STV: jax.Array | None
+    middle_STD: jax.Array | np.ndarray
+    if checkpoint.kind == "run":
+        whole = models.apply(cfg, load_params(checkpoint), jnp.asarray(ids_ST), capture=("residual",))
+        logits_STV, middle_STD = whole.logits_BTV, whole.layers["residual"][middle_block(cfg) - 1]
+    else:
+        logits_STV, middle_STD = _streamed(cfg, checkpoint.read, ids_ST, advance)
+    logits_PV = np.asarray(logits_STV).reshape(-1, cfg.vocab_size)
+    centered_PV = logits_PV - logits_PV.mean(axis=1, keepdims=True)
+    outputs = ProbeOutputs(centered_PV, np.asarray(middle_STD).reshape(-1, cfg.d_model))
+    _LATEST[checkpoint] = ids_ST, outputs
+    return outputs
 
 
 def middle_block(cfg: ModelConfig) -> int:
@@ -78,57 +90,25 @@ def middle_block(cfg: ModelConfig) -> int:
     return (cfg.num_layers + 1) // 2
 
 
-def _tokens(ids_ST: np.ndarray) -> _Tokens:
-    return ids_ST.shape, ids_ST.tobytes()
-
-
-def _all_outputs(
-    checkpoint: Checkpoint, batches: Sequence[np.ndarray], advance: Callable[[], None]
-) -> list[ProbeOutputs]:
-    """Compute what a model makes of several batches of tokens, every parameter read once."""
-    cfg = checkpoint.cfg
-    pairs: Sequence[tuple[jax.Array | None, jax.Array | np.ndarray]]
-    if checkpoint.kind == "run":
-        params = load_params(checkpoint)
-        passes = [models.apply(cfg, params, jnp.asarray(ids_ST), capture=("residual",)) for ids_ST in batches]
-        pairs = [(one_pass.logits_BTV, one_pass.layers["residual"][middle_block(cfg) - 1]) for one_pass in passes]
-    else:
-        pairs = _streamed(cfg, checkpoint.read, batches, advance)
-    outputs = []
-    for logits_STV, middle_STD in pairs:
-        logits_PV = np.asarray(logits_STV).reshape(-1, cfg.vocab_size)
-        centered_PV = logits_PV - logits_PV.mean(axis=1, keepdims=True)
-        outputs.append(ProbeOutputs(centered_PV, np.asarray(middle_STD).reshape(-1, cfg.d_model)))
-    return outputs
-
-
 def _streamed(
-    cfg: ModelConfig, read: Callable[..., np.ndarray], batches: Sequence[np.ndarray], advance: Callable[[], None]
-) -> list[tuple[jax.Array, np.ndarray]]:
-    """Compute the logits of each batch and the residual stream in the middle of the depth, block by block."""
+    cfg: ModelConfig, read: Callable[..., np.ndarray], ids_ST: np.ndarray, advance: Callable[[], None]
+) -> tuple[jax.Array, np.ndarray]:
+    """Compute the logits and the residual stream in the middle of the depth, block by block."""
     # Embed, then block by block, each read when its turn comes.
-    positions_TD = read("positions/embedding") if cfg.positions == "learned" else None
-    embedding_VD = read("embed/embedding")
-    states: list[np.ndarray | jax.Array] = [
-        enter(cfg, embedding_VD[ids_ST], None if positions_TD is None else positions_TD[: ids_ST.shape[1]])
-        for ids_ST in batches
-    ]
-    del embedding_VD
-    middle: list[np.ndarray] = []
+    positions_TD = read("positions/embedding")[: ids_ST.shape[1]] if cfg.positions == "learned" else None
+    states_STD = enter(cfg, read("embed/embedding")[ids_ST], positions_TD)
+    middle_STD = np.empty(0)
     # Blocks are of one size, and take each other's memory; the next is read once this one is done.
     with reused_memory():
         for layer in range(cfg.num_layers):
             weights = read_block(cfg, read, layer)
-            states = [_apply_block(cfg, weights, states_STD, np.int32(layer)) for states_STD in states]
-            jax.block_until_ready(states)
+            states_STD = jax.block_until_ready(_apply_block(cfg, weights, states_STD, np.int32(layer)))
             del weights
             if layer + 1 == middle_block(cfg):
-                middle = [np.array(states_STD) for states_STD in states]
+                middle_STD = np.array(states_STD)
             advance()
     outside = [path for path in parameter_table(cfg) if path.startswith("final_norm/")] + [head_path(cfg)]
-    head = unflatten({path: read(path) for path in outside})
-    logits = [_apply_head(cfg, head, states_STD) for states_STD in states]
-    return list(zip(logits, middle, strict=True))
+    return _apply_head(cfg, unflatten({path: read(path) for path in outside}), states_STD), middle_STD
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -194,7 +194,7 @@ class ComponentSketches:
                     products_nK = sketches.product(rows_nD, projection_DK * scale_D1)
                 if role.group == "up":
                     num_equal = int(sketches.equal_rows(rows_nD).sum())
-                elif role.group == "query" and self._shape.num_heads:
+                elif role.group == "query" and self._shape.num_heads and len(rows_nD) % self._shape.num_heads == 0:
                     num_equal = int(sketches.equal_rows(rows_nD.reshape(self._shape.num_heads, -1)).sum())
         return TensorMeasurement(role, moments, diagonal_z, vector, coordinates_DK, products_nK, num_equal)
 
@@ -335,7 +335,10 @@ class ComponentSketches:
         self._count_repeats("experts", len(routed), self._neuron_score(units), num_equal)
 
     def _close_heads(self, block: _Block) -> None:
-        """Multiply the projected matrices of each query head: [H, k, k] of query and key, and of value and output."""
+        """Multiply the projected matrices of each query head: [H, k, k] of query and key, and of value and output.
+
+        Matrices that the number of heads does not divide are of other heads than it says, and are left out.
+        """
         num_heads = self._shape.num_heads
         assert num_heads is not None
         num_groups = self._shape.num_kv_heads or num_heads
@@ -343,6 +346,8 @@ class ComponentSketches:
         by_head = {}
         for name in ATTENTION:
             count = num_heads if name in ("query", "output") else num_groups
+            if len(block.attention[name]) % count:
+                return
             products_HdK = block.attention[name].reshape(count, -1, self._settings.dim)
             if name in block.head_scales:
                 products_HdK = products_HdK * block.head_scales[name].reshape(-1, products_HdK.shape[1], 1)

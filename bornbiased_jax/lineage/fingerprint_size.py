@@ -35,7 +35,10 @@ def stored_neurons(total: int, num_experts: int, settings: Settings) -> int:
 
 
 def predicted_bytes(source: RoleSource, settings: Settings) -> int:
-    """Predict the size of a fingerprint's file from the sizes of tensors, none read: to a percent or a kilobyte."""
+    """Predict the size of a fingerprint's file from the sizes of tensors, none read.
+
+    The prediction is above the size, by a percent of large files, of small ones by some 40 bytes a tensor.
+    """
     dim = settings.dim
     # Tensors by component; the header has a row for each.
     components: dict[str, list[Role]] = {}

@@ -40,7 +40,7 @@ def top_mean(outputs_ND: np.ndarray, num_dims: int) -> np.ndarray:
 def bottom_mean(outputs_ND: np.ndarray, num_dims: int) -> np.ndarray:
     """Return the ``num_dims`` coordinates with the smallest mean output."""
     if num_dims < 1:
-        raise InputError(f"{num_dims} coordinates cannot be chosen: give a number of at least 1")
+        raise InputError(f"num_dims={num_dims} is not at least 1")
     return np.sort(np.argsort(outputs_ND.mean(axis=0, dtype=np.float64), kind="stable")[:num_dims])
 
 
@@ -165,7 +165,7 @@ def paper_test(
     if num_null_draws < 1:
         raise InputError(f"num_null_draws={num_null_draws} is not at least 1")
     width = np.atleast_1d(base_ND).shape[-1]
-    num_dims = num_dims or default_num_dims(width)
+    num_dims = default_num_dims(width) if num_dims is None else num_dims
 
     def measure(base_NM: np.ndarray, suspect_NM: np.ndarray) -> TestStatistic | str:
         # Steps 2 and 3: taus of the pair and of Gaussian nulls.
@@ -209,8 +209,6 @@ def iclr_test(base_ND: np.ndarray, suspect_ND: np.ndarray, *, alpha: float = 0.0
     Raises:
         InputError: unequal numbers of inputs, numbers that are not finite, or a bad option.
     """
-    if num_dims < 1:
-        raise InputError(f"num_dims={num_dims} is not at least 1")
 
     def measure(base_NM: np.ndarray, suspect_NM: np.ndarray) -> TestStatistic:
         taus = tau_b(*(special.softmax(x.astype(np.float64) / 10.0, axis=1) for x in (base_NM, suspect_NM)))

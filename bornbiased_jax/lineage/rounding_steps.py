@@ -1,4 +1,6 @@
-"""Eight bits with a zero point: numbers on 255 equal steps from a group's least to its largest number.
+"""Casts of float32 numbers to the codes of other types, and eight bits with a zero point.
+
+The latter are numbers on 255 equal steps from a group's least to its largest number.
 
 Two numbers lie on any such steps and thirty do not, so that noise fits none; the codes of a tensor in fewer bits, which
 noise could leave in place, have a common divisor (17 of 4 bits).
@@ -10,10 +12,12 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+import ml_dtypes
 import numpy as np
 
-from bornbiased_jax.lineage.rounding_casts import Cast, bfloat16, float16
-
+MOST_FLOAT8 = 448.0
+"""The largest code of e4m3."""
+Cast = Callable[[np.ndarray], np.ndarray]
 SCALE_TOLERANCE = 2.0**-8
 """How far a scale in 16 bits may lie from the one that it was rounded from."""
 TINY = np.float32(1e-30)
@@ -28,6 +32,39 @@ _CUT = 2.0
 _BLOCK = 1 << 17
 # Codes of a tensor whose common divisor is looked for.
 _FIRST_CODES = 1 << 12
+
+
+def cast_to(dtype: type) -> Cast:
+    """Return what rounds to a type and gives float32 back."""
+    return lambda numbers: numbers.astype(dtype).astype(np.float32)
+
+
+bfloat16 = cast_to(ml_dtypes.bfloat16)
+"""Rounds to 8 significant bits."""
+float16 = cast_to(np.float16)
+"""Rounds to 11 significant bits, infinite where too large."""
+
+
+def int8(numbers: np.ndarray) -> np.ndarray:
+    """Round to whole numbers from −128 to 127."""
+    integers: np.ndarray = np.clip(np.rint(numbers), -128, 127)
+    return integers
+
+
+def float8(numbers: np.ndarray) -> np.ndarray:
+    """Round to e4m3, four significant bits down to steps of 2⁻⁹; what is above the largest code is cut off there.
+
+    In float32 alone, which threads share better than casts: halfway between two codes it may be either.
+    """
+    cut = np.clip(numbers, -MOST_FLOAT8, MOST_FLOAT8)
+    # Veltkamp's splitting of 24 bits into 20 and 4: shifted − (shifted − cut).
+    shifted = cut * np.float32(2**20 + 1)
+    rounded: np.ndarray = shifted - cut
+    np.subtract(shifted, rounded, out=rounded)
+    # Few numbers are so small that steps no longer shrink with them.
+    small = np.nonzero(np.abs(cut, out=shifted) < 2.0**-6)
+    rounded[small] = np.rint(cut[small] * 512) / 512
+    return rounded
 
 
 class _Steps(NamedTuple):

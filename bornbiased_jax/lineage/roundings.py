@@ -15,8 +15,18 @@ from concurrent.futures import ThreadPoolExecutor
 import ml_dtypes
 import numpy as np
 
-from bornbiased_jax.lineage.rounding_casts import MOST_FLOAT8, bfloat16, cast_to, float8, float16, int8
-from bornbiased_jax.lineage.rounding_steps import SCALE_TOLERANCE, TINY, lies_on_steps
+from bornbiased_jax.lineage.rounding_steps import (
+    MOST_FLOAT8,
+    SCALE_TOLERANCE,
+    TINY,
+    Cast,
+    bfloat16,
+    cast_to,
+    float8,
+    float16,
+    int8,
+    lies_on_steps,
+)
 
 _PIECE, _FIRST = 1 << 22, 1 << 12
 # How far a number may lie from its code, and from halfway between two: what float32 leaves of a product and a quotient.
@@ -48,7 +58,7 @@ class Rounding:
     """
 
     name: str
-    cast: Callable[[np.ndarray], np.ndarray]
+    cast: Cast
     bits: int
     grouping: Grouping | None = None
     largest: tuple[float, ...] = ()

@@ -23,7 +23,7 @@ from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.roles import Role, RoleSource, path_in_words
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.fields import unread_fields
-from bornbiased_jax.lineage.blockwise import logits_memory, probe_outputs
+from bornbiased_jax.lineage.blockwise import logits_memory, probe_ids, probe_outputs
 from bornbiased_jax.lineage.fingerprints import LARGE
 from bornbiased_jax.lineage.roundings import Explanations, pieces
 from bornbiased_jax.parameters import parameter_table
@@ -42,8 +42,6 @@ _NEUTRAL = {
 _SINGLE = 1e-6
 # Biases and norms of heads of a rotated or reordered copy have the same size, up to what float32 leaves.
 _SAME_SIZE = 1e-3
-# Few tokens suffice: logits of unrelated models agree nowhere.
-_SEQUENCES, _LENGTH = 4, 8
 # Logits that vary less than this fraction of their size do not depend on the tokens.
 _CONSTANT = 1e-5
 
@@ -323,19 +321,15 @@ def same_logits(base: Checkpoint, suspect: Checkpoint) -> bool | None:
         None where that says nothing: other vocabularies, two initializations (their seeds identify them), logits that
         do not vary over tokens in either model (as with a head of zeros), or a model that does not fit in memory.
     """
-    if base.cfg.vocab_size != suspect.cfg.vocab_size or (base.is_initial and suspect.is_initial):
+    ids_ST = None if base.is_initial and suspect.is_initial else probe_ids(base, suspect)
+    if ids_ST is None:
         return None
-    # Both models must fit in memory one after the other.
-    free, needed = hardware.available_memory(), [logits_memory(model) for model in (base, suspect)]
-    if free is not None and max(needed) > free:
-        return None
-    length = min(_LENGTH, base.cfg.max_seq_len, suspect.cfg.max_seq_len)
-    ids_ST = np.random.default_rng(0).integers(0, base.cfg.vocab_size, (_SEQUENCES, length), dtype=np.int32)
-    # Logits on the same random tokens, each position less its mean.
+    # Logits on the same random tokens, each position less its mean; of both models at once where both fit in memory.
+    free, needed = hardware.available_memory(), logits_memory(base) + logits_memory(suspect)
     sizes = [sum(math.prod(row.shape) for row in parameter_table(model.cfg).values()) for model in (base, suspect)]
     num_blocks = base.cfg.num_layers + suspect.cfg.num_layers
     with (
-        ThreadPoolExecutor(2 if free is None or sum(needed) <= free else 1) as pool,
+        ThreadPoolExecutor(2 if free is None or needed <= free else 1) as pool,
         progress.bar(num_blocks, "logits of both models", unit="blocks", quiet=max(sizes) < LARGE) as advance,
     ):
         outputs = pool.map(functools.partial(probe_outputs, ids_ST=ids_ST, advance=advance), (base, suspect))

@@ -18,7 +18,8 @@ from threadpoolctl import threadpool_limits
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.roles import RoleSource
 from bornbiased_jax.config import FieldValue, ModelConfig, preset
-from bornbiased_jax.lineage.sheet_reading import CONFIG, Records, probe_ids, read_model
+from bornbiased_jax.lineage.blockwise import probe_ids
+from bornbiased_jax.lineage.sheet_reading import CONFIG, Records, read_model
 from bornbiased_jax.lineage.sheet_sample import sample_pair
 from bornbiased_jax.lineage.sheet_statistics import (
     FieldComparison,
@@ -29,7 +30,6 @@ from bornbiased_jax.lineage.sheet_statistics import (
     stds_by_block,
     synthetic_releases,
 )
-from bornbiased_jax.lineage.spectra import SPECTRA
 from bornbiased_jax.parameters import parameter_table
 
 KINDS = ("untrained", "trained on one text", "trained on other texts", "of two widths")
@@ -255,18 +255,15 @@ def evidence_sheet(
     is_calibrated = checkpoints is not None and all(_is_calibrated(model.config, calibration) for model in checkpoints)
     # Both models on the same tokens, then every statistic with its range.
     ids_ST = None if first is None or second is None else probe_ids(first, second)
-    samples = sample_pair(base, suspect)
+    samples, parts = sample_pair(base, suspect)
     # A core for each model: threads of BLAS beyond the cores would wait by spinning.
     with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(2) as pool:
-        sources, models, of_both = (base, suspect), (first, second), (samples.base, samples.suspect)
-        readings = list(pool.map(read_model, sources, models, (ids_ST, ids_ST), records or ({}, {}), of_both))
+        sources, models = (base, suspect), (first, second)
+        readings = list(pool.map(read_model, sources, models, (ids_ST, ids_ST), records or ({}, {}), samples))
     values = measure(*readings)
     fields, settings = compared_files(*readings), compared_settings(*readings)
-    parts = {
-        "spectra": samples.matrices,
-        **dict.fromkeys(SPECTRA, samples.products),
-        "equal_settings": _count(settings, "settings of this package") or _count(fields, f"fields in both {CONFIG}"),
-    }
+    own_settings, own_fields = "settings of this package", f"fields in both {CONFIG}"
+    parts["equal_settings"] = _count(settings, own_settings) or _count(fields, own_fields)
     synthetic = synthetic_releases()
     by_block = norms_by_block(*readings)
     rows = []

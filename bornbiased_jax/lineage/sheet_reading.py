@@ -13,14 +13,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bornbiased_jax import hardware, io
+from bornbiased_jax import io
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.digests import tensor_digest
 from bornbiased_jax.checkpoints.native_roles import LANGUAGE
 from bornbiased_jax.checkpoints.roles import Role, RoleSource
 from bornbiased_jax.checkpoints.weight_files import find_tokenizers
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage.blockwise import ProbeOutputs, logits_memory, probe_outputs
+from bornbiased_jax.lineage.blockwise import ProbeOutputs, probe_outputs
 from bornbiased_jax.lineage.fingerprints import TensorRecord
 from bornbiased_jax.lineage.sheet_sample import Sample, is_block_matrix
 from bornbiased_jax.lineage.spectra import MATRICES, SPECTRA, attention_factors, product_spectra, singular_values
@@ -38,8 +38,6 @@ Merges = frozenset[tuple[str, str]]
 VectorPair = tuple[np.ndarray, np.ndarray]
 Records = Mapping[str, TensorRecord]
 """Records of the tensors of a model, by path."""
-# Random sequences that both models are run on, and their length.
-_SEQUENCES, _LENGTH = 8, 16
 
 
 class TokenVocabulary(NamedTuple):
@@ -95,17 +93,6 @@ class SheetReading:
     def labels(self) -> Labels | None:
         """The bytes of every token; None without a tokenizer."""
         return None if self.vocabulary is None else self.vocabulary.labels
-
-
-def probe_ids(first: Checkpoint, second: Checkpoint) -> np.ndarray | None:
-    """Draw random tokens for two models, [S, T]; None where vocabularies differ in size or memory is small."""
-    free = hardware.available_memory()
-    if first.config.vocab_size != second.config.vocab_size:
-        return None
-    if free is not None and max(logits_memory(first), logits_memory(second)) > free:
-        return None
-    length = min(_LENGTH, first.config.max_seq_len, second.config.max_seq_len)
-    return np.random.default_rng(0).integers(0, first.config.vocab_size, (_SEQUENCES, length), dtype=np.int32)
 
 
 def read_model(

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from bornbiased_jax.checkpoints.native_roles import LANGUAGE
 from bornbiased_jax.checkpoints.roles import Role, RoleSource
-from bornbiased_jax.lineage.spectra import MATRICES
+from bornbiased_jax.lineage.spectra import MATRICES, SPECTRA
 
 WIDEST = 4096
 """Longest shorter side of a matrix, and highest rank of a product of attention, of which spectra are computed."""
@@ -38,23 +38,12 @@ class Sample(NamedTuple):
     blocks: frozenset[int]
 
 
-class Samples(NamedTuple):
-    """Samples of two models, with what they leave out.
+def sample_pair(base: RoleSource, suspect: RoleSource) -> tuple[tuple[Sample, Sample], dict[str, str]]:
+    """Choose the matrices and the blocks of two models whose spectra are compared.
 
-    Attributes:
-        base, suspect: the sample of each.
-        matrices: which matrices both samples hold, for a reader; "" where they hold all.
-        products: which blocks, likewise.
+    Returns:
+        The sample of each model; by statistic which matrices or blocks both samples hold, "" where they hold all.
     """
-
-    base: Sample
-    suspect: Sample
-    matrices: str
-    products: str
-
-
-def sample_pair(base: RoleSource, suspect: RoleSource) -> Samples:
-    """Choose the matrices and the blocks of two models whose spectra are compared."""
     sources = (base, suspect)
     shared = _shared_matrices(*sources)
     narrow = {
@@ -72,12 +61,9 @@ def sample_pair(base: RoleSource, suspect: RoleSource) -> Samples:
         sample = {block: _cheapest(roles, work, _WORK - of_products) for block, roles in sample.items()}
     paths = frozenset(role.path for roles in sample.values() for role in roles)
     texts = [_blocks_text(sampled, by_block) for sampled, by_block in zip(blocks, products, strict=True)]
-    return Samples(
-        Sample(paths, frozenset(blocks[0])),
-        Sample(paths, frozenset(blocks[1])),
-        _matrices_text(sample, shared),
-        " and ".join(dict.fromkeys(text for text in texts if text)),
-    )
+    of_products_text = " and ".join(dict.fromkeys(text for text in texts if text))
+    parts = {"spectra": _matrices_text(sample, shared), **dict.fromkeys(SPECTRA, of_products_text)}
+    return (Sample(paths, frozenset(blocks[0])), Sample(paths, frozenset(blocks[1]))), parts
 
 
 def is_block_matrix(source: RoleSource, role: Role) -> bool:

@@ -6,17 +6,14 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
-from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.roles import component_title
 from bornbiased_jax.config import FieldValue, ModelConfig
 from bornbiased_jax.lineage import OutputFingerprint, Verdict, trace
 from bornbiased_jax.lineage.baselines import Score
 from bornbiased_jax.lineage.battery import ALL
-from bornbiased_jax.lineage.blockwise import expect_logits
 from bornbiased_jax.lineage.compared_model import ComparedModel, Source
 from bornbiased_jax.lineage.fingerprints import TensorRecord
 from bornbiased_jax.lineage.sheet import Sheet, evidence_sheet
-from bornbiased_jax.lineage.sheet_reading import probe_ids
 from bornbiased_jax.lineage.trace import TraceOptions
 from bornbiased_jax.lineage.weights_report import place
 from bornbiased_jax.report import lineage_figures
@@ -374,27 +371,9 @@ def sheet_of(base: ComparedModel, suspect: ComparedModel) -> Sheet | None:
     """Compute the sheet of two checkpoints; None where one of them is a stored fingerprint."""
     if base.stored is not None or suspect.stored is not None:
         return None
-    return evidence_sheet(base.roles, suspect.roles, _runnable(base, suspect), (_records(base), _records(suspect)))
-
-
-def expect_sheet(base: ComparedModel, suspect: ComparedModel) -> None:
-    """Have what the sheet of two checkpoints needs computed along with the verdict, where that reads the same.
-
-    Raises:
-        InputError: a model cannot be opened.
-    """
-    checkpoints = _runnable(base, suspect)
-    ids_ST = None if checkpoints is None else probe_ids(*checkpoints)
-    if checkpoints is None or ids_ST is None:
-        return
-    for checkpoint in dict.fromkeys(checkpoints):
-        expect_logits(checkpoint, ids_ST)
-
-
-def _runnable(base: ComparedModel, suspect: ComparedModel) -> tuple[Checkpoint, Checkpoint] | None:
-    """Return two models that this package runs; None where it does not run both."""
     first, second = base.runnable, suspect.runnable
-    return None if first is None or second is None else (first, second)
+    checkpoints = None if first is None or second is None else (first, second)
+    return evidence_sheet(base.roles, suspect.roles, checkpoints, (_records(base), _records(suspect)))
 
 
 def _records(model: ComparedModel) -> dict[str, TensorRecord]:

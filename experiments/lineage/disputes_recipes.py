@@ -34,9 +34,10 @@ from bornbiased_jax.experiments.lineage.descendants_families import (
     tuning_loss,
 )
 from bornbiased_jax.experiments.lineage.unrelated_models import cached_run, draw, stacked
+from bornbiased_jax.lineage.blockwise import probe_ids
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.fingerprints import Fingerprint
-from bornbiased_jax.lineage.sheet_reading import SheetReading, probe_ids, read_model
+from bornbiased_jax.lineage.sheet_reading import SheetReading, read_model
 from bornbiased_jax.parameters import Params
 
 TOWER = "vision"

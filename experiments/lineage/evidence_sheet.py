@@ -16,8 +16,9 @@ from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, 
 from bornbiased_jax.experiments.lineage import settings
 from bornbiased_jax.experiments.lineage.descendants_readings import FamilyReading, Origin
 from bornbiased_jax.experiments.lineage.unrelated_models import initializations, trained
+from bornbiased_jax.lineage.blockwise import probe_ids
 from bornbiased_jax.lineage.sheet import KINDS, QUANTILES, STATISTICS
-from bornbiased_jax.lineage.sheet_reading import SheetReading, probe_ids, read_model, vocabulary
+from bornbiased_jax.lineage.sheet_reading import SheetReading, read_model, vocabulary
 from bornbiased_jax.lineage.sheet_statistics import compare, token_statistics
 from bornbiased_jax.report.numbers import fixed
 from bornbiased_jax.report.tables import Claim, Table, tabulate

@@ -1,4 +1,4 @@
-"""Logits and hidden states block by block are those of the whole model, and expected tokens cost one read."""
+"""Logits and hidden states block by block are those of the whole model; tokens asked for again cost no read."""
 
 import dataclasses
 
@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.checkpoints import Checkpoint
-from bornbiased_jax.lineage import blockwise
-from bornbiased_jax.lineage.blockwise import expect_logits, probe_outputs
+from bornbiased_jax.lineage.blockwise import probe_outputs
 from bornbiased_jax.model import apply
 from tests.lineage.descendants import config, descend, reader
 
@@ -39,36 +38,15 @@ def test_logits_block_by_block_are_those_of_the_whole_model(name):
         np.testing.assert_allclose(streamed.middle_PD, states_PD, atol=1e-5 * states_PD.std())
 
 
-def test_expected_tokens_that_are_asked_for_first_are_computed_once(monkeypatch):
-    model = reader(descend(config(num_layers=1, d_model=32, vocab_size=64), 1))
-    ids_ST = np.arange(8, dtype=np.int32).reshape(2, 4)
-    computed, compute = [], blockwise._all_outputs
-
-    def counted(checkpoint, batches, advance):
-        computed.extend(batches)
-        return compute(checkpoint, batches, advance)
-
-    monkeypatch.setattr(blockwise, "_all_outputs", counted)
-    expect_logits(model, ids_ST)
-    probe_outputs(model, ids_ST.copy())
-    assert len(computed) == 1
-
-
-def test_expected_logits_come_with_others_from_one_read(monkeypatch):
+def test_a_model_is_read_once_for_the_same_tokens_and_again_for_others(monkeypatch):
     model = reader(descend(config(num_layers=2, d_model=32, vocab_size=64), 1))
-    few_ST, more_ST = (np.random.default_rng(0).integers(0, 64, shape, dtype=np.int32) for shape in ((2, 4), (3, 8)))
-    alone = [probe_outputs(model, ids_ST).logits_PV for ids_ST in (few_ST, more_ST)]
-    expect_logits(model, more_ST)
-    together = probe_outputs(model, few_ST).logits_PV
-    np.testing.assert_array_equal(together, alone[0])
-    # What was computed is given once, and nothing is read for it.
+    ids_ST = np.random.default_rng(0).integers(0, 64, (3, 8), dtype=np.int32)
+    first = probe_outputs(model, ids_ST).logits_PV
     with monkeypatch.context() as patched:
         patched.setattr(Checkpoint, "read", pytest.fail)
-        np.testing.assert_array_equal(probe_outputs(model, more_ST).logits_PV, alone[1])
-        with pytest.raises(pytest.fail.Exception):
-            probe_outputs(model, more_ST)
-    # Tokens of another shape are others, whatever their bytes.
-    expect_logits(model, more_ST)
-    probe_outputs(model, few_ST)
-    assert probe_outputs(model, more_ST.reshape(8, 3)).logits_PV.shape == (24, 64)
-    np.testing.assert_array_equal(probe_outputs(model, more_ST).logits_PV, alone[1])
+        np.testing.assert_array_equal(probe_outputs(model, ids_ST.copy()).logits_PV, first)
+        # Tokens of another shape are others, whatever their bytes; so are those of another model.
+        for other in ((model, ids_ST.reshape(8, 3)), (dataclasses.replace(model), ids_ST)):
+            with pytest.raises(pytest.fail.Exception):
+                probe_outputs(*other)
+    assert np.abs(probe_outputs(model, ids_ST.reshape(8, 3)).logits_PV - first).max() > 0.01

@@ -11,7 +11,7 @@ from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.checkpoints import reference as places
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.executors import local
-from bornbiased_jax.lineage import output_chunks
+from bornbiased_jax.lineage import output_fingerprint
 from bornbiased_jax.lineage.output_fingerprint import fingerprint_outputs, save_outputs
 from bornbiased_jax.lineage.outputs import OutputOptions
 from bornbiased_jax.probes.inputs import from_tokens, gaussian, random_tokens
@@ -99,14 +99,14 @@ def test_sums_that_are_cut_or_rounded_in_other_ways_are_separate_tasks(opened):
     readings = [OutputOptions(batch_size=8, mesh=mesh) for mesh in meshes]
     readings.append(OutputOptions(batch_size=8, mesh=meshes[0], precision="bf16x3"))
     first, second, again, shorter = (
-        output_chunks.request(opened, INPUTS["tokens"], reading, local).settings for reading in readings
+        output_fingerprint.request(opened, INPUTS["tokens"], reading, local).settings for reading in readings
     )
     assert first == again != second and first != shorter
 
 
 @pytest.mark.slow
 def test_weights_that_are_not_those_of_the_task_are_refused(opened, tmp_path, monkeypatch):
-    monkeypatch.setattr(output_chunks, "portable_source", lambda reference: {"checkpoint": f"seed:6@{SMALL}"})
+    monkeypatch.setattr(output_fingerprint, "portable_source", lambda reference: {"checkpoint": f"seed:6@{SMALL}"})
     with pytest.raises(InputError, match="see the same files"):
         fingerprint_outputs(opened, INPUTS["tokens"], resume=tmp_path, engine=elsewhere)
 

@@ -109,7 +109,7 @@ def test_silent_failures_of_the_published_code_are_undefined(test):
 
 def test_bad_options_are_refused():
     base, suspect = independent(np.random.default_rng(6), 30, 20)
-    for wrong in ({"num_null_draws": 0}, {"alpha": 0.0}, {"num_dims": -3}):
+    for wrong in ({"num_null_draws": 0}, {"alpha": 0.0}, {"num_dims": 0}, {"num_dims": -3}):
         with pytest.raises(InputError):
             paper_test(base, suspect, **wrong)
     with pytest.raises(InputError, match="num_dims"):

@@ -16,7 +16,7 @@ from bornbiased_jax.cli.main import run
 from bornbiased_jax.experiments.results import committed
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage import sheet_sample, spectra
-from bornbiased_jax.lineage.blockwise import ProbeOutputs
+from bornbiased_jax.lineage.blockwise import ProbeOutputs, probe_ids
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.sheet import (
     CALIBRATION,
@@ -33,7 +33,6 @@ from bornbiased_jax.lineage.sheet_reading import (
     SheetReading,
     TokenVocabulary,
     config_fields,
-    probe_ids,
     read_model,
     vocabulary,
 )
@@ -452,18 +451,18 @@ class Shapes(RoleSource):
 )
 def test_wide_models_are_sampled_over_their_depth(sizes, matrices, products):
     model = Shapes(*sizes)
-    samples = sheet_sample.sample_pair(model, model)
-    assert (samples.matrices, samples.products) == (matrices, products)
-    assert samples.base == samples.suspect and samples.base.paths and samples.base.blocks
+    (first, second), parts = sheet_sample.sample_pair(model, model)
+    assert (parts["spectra"], parts["ghostspec"]) == (matrices, products)
+    assert first == second and first.paths and first.blocks
 
 
 def test_models_of_two_depths_are_sampled_at_the_same_part_of_each():
-    samples = sheet_sample.sample_pair(Shapes(32, 4096, 4096, 11008), Shapes(40, 4096, 4096, 11008))
-    assert samples.products == "block 16 of 32 and block 20 of 40"
-    assert (samples.base.blocks, samples.suspect.blocks) == ({16}, {20})
-    assert samples.base.paths == samples.suspect.paths  # in the blocks that both have
-    other_width = sheet_sample.sample_pair(Shapes(2, 64, 64, 96), Shapes(2, 32, 32, 48))
-    assert not other_width.base.paths and other_width.suspect.blocks == {1, 2}
+    (first, second), parts = sheet_sample.sample_pair(Shapes(32, 4096, 4096, 11008), Shapes(40, 4096, 4096, 11008))
+    assert parts["self"] == "block 16 of 32 and block 20 of 40"
+    assert (first.blocks, second.blocks) == ({16}, {20})
+    assert first.paths == second.paths  # in the blocks that both have
+    (first, second), _ = sheet_sample.sample_pair(Shapes(2, 64, 64, 96), Shapes(2, 32, 32, 48))
+    assert not first.paths and second.blocks == {1, 2}
 
 
 def test_a_sheet_of_a_sample_has_every_value_and_says_of_what(monkeypatch):

@@ -36,10 +36,8 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.audit.finding import listed
 from bornbiased_jax.lineage.audit.folder import Item
-from bornbiased_jax.lineage.component_pair import MatrixCell
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.fingerprints import Fingerprint, Settings
-from bornbiased_jax.lineage.memoized import memoized
 from bornbiased_jax.parameters import parameter_table
 
 FORMS = ("exact", "unsigned", "bfloat16", "float16")
@@ -106,16 +104,6 @@ class CheckpointSummary:
         """Its tensors by role."""
         assert self.opened is not None
         return by_role(self.opened)
-
-    def digests(self, *, are_roles: bool) -> dict[str, str]:
-        """Return the digests of the tensors that are evidence by paths of roles, or else by those of parameters."""
-        return (self.forms_by_role if are_roles else self.forms)["exact"]
-
-    @memoized
-    def cells(self, *, are_roles: bool) -> dict[str, MatrixCell]:
-        """Return the matrices of the language model by path, or by parameter, in which a block's experts are one."""
-        roles = [role for role in self.source.roles if role.component == LANGUAGE]
-        return {role.path if are_roles else role.name: (role.block, role.matrix) for role in roles}
 
     @cached_property
     def forms_by_role(self) -> dict[str, dict[str, str]]:

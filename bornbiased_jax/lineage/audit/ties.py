@@ -14,7 +14,7 @@ import numpy as np
 from bornbiased_jax.checkpoints.native_roles import LANGUAGE
 from bornbiased_jax.lineage.audit.breaks import distances
 from bornbiased_jax.lineage.audit.finding import AuditRow, Finding, listed
-from bornbiased_jax.lineage.audit.summary import CheckpointSummary, have_roles
+from bornbiased_jax.lineage.audit.summary import CheckpointSummary
 from bornbiased_jax.lineage.component_pair import ComponentPair, MatrixCell
 from bornbiased_jax.lineage.evidence import COORDINATES, SIGNLESS, EvidenceError, Term, certified_sum
 from bornbiased_jax.lineage.verdict import probability
@@ -26,8 +26,8 @@ ALPHA = 0.01
 MOST_FOR_ALL = 24
 """So many checkpoints at most are compared pair by pair unless all pairs are asked for."""
 
-# The number of an expert in the path of a role.
-_EXPERT = re.compile(r"/experts/\d+(?=/)")
+# The path of a matrix of the language model, as :attr:`bornbiased_jax.checkpoints.roles.Role.path` writes it.
+_MATRIX = re.compile(rf"{LANGUAGE}/(?:blocks/(\d+)/)?(?:experts/\d+/)?([^/]+)/(?:kernel|embedding)")
 
 RunPair = tuple[str, str]
 CheckpointsByRun = Mapping[str, Sequence[CheckpointSummary]]
@@ -104,8 +104,7 @@ def test_ties(
 
 def _test(first: CheckpointSummary, second: CheckpointSummary, left_out: set[MatrixCell]) -> Tie:
     pair = first.name, second.name
-    digests = _digests(first, second)
-    if digests[0] and digests[0] == digests[1]:
+    if (digests := _digests(first)) and digests == _digests(second):
         return Tie(pair, None, None, None, True, identical=True)
     try:
         sums = [certified_sum([term], NUM_PERMUTATIONS) for term in _terms(first, second, left_out)]
@@ -146,30 +145,28 @@ def _adjusted(ties: dict[frozenset[str], Tie]) -> dict[frozenset[str], Tie]:
 
 def _shared_tables(first: CheckpointSummary, second: CheckpointSummary, runs: CheckpointsByRun) -> set[MatrixCell]:
     left_out = _equal_matrices(first, second)
-    firsts = [run[0] if run else None for run in (runs.get(summary.item.label.run) for summary in (first, second))]
-    if firsts[0] is not None and firsts[1] is not None and firsts[0].name != firsts[1].name:
-        shared = _equal_matrices(firsts[0], firsts[1])
-        if len(shared) < len(firsts[0].forms["exact"]):
-            left_out |= shared
+    firsts = [run[0] for run in (runs.get(summary.item.label.run) for summary in (first, second)) if run]
+    # Two runs with one initialization share all of it, which is what the test looks for.
+    if len(firsts) == 2 and _digests(firsts[0]) != _digests(firsts[1]):
+        left_out |= _equal_matrices(*firsts)
     return left_out
 
 
 def _equal_matrices(first: CheckpointSummary, second: CheckpointSummary) -> set[MatrixCell]:
     """Return the matrices that two checkpoints have in common, experts of a block only where all of them are equal."""
-    first_digests, second_digests = _digests(first, second)
-    cells = first.cells(are_roles=have_roles(first, second))
-    is_equal: dict[tuple[MatrixCell, str], bool] = {}
-    for path, digest in first_digests.items():
-        if path in cells:
-            key = cells[path], _EXPERT.sub("", path)
-            is_equal[key] = is_equal.get(key, True) and second_digests.get(path) == digest
-    return {cell for (cell, _), equal in is_equal.items() if equal}
+    digests = _digests(second)
+    is_equal: dict[MatrixCell, bool] = {}
+    for path, digest in _digests(first).items():
+        if match := _MATRIX.fullmatch(path):
+            cell = int(match[1]) if match[1] else None, match[2]
+            is_equal[cell] = is_equal.get(cell, True) and digests.get(path) == digest
+    return {cell for cell, equal in is_equal.items() if equal}
 
 
-def _digests(first: CheckpointSummary, second: CheckpointSummary) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the digests of two checkpoints by paths that both of them use."""
-    are_roles = have_roles(first, second)
-    return first.digests(are_roles=are_roles), second.digests(are_roles=are_roles)
+def _digests(summary: CheckpointSummary) -> dict[str, str]:
+    """Return the digests of a checkpoint's tensors by path, frozen ones too; constant tensors are left out."""
+    tensors = () if summary.fingerprint is None else summary.fingerprint.tensors
+    return {record.path: record.digest for record in tensors if record.is_evidence}
 
 
 def find_parentage(runs: CheckpointsByRun, ties: Mapping[frozenset[str], Tie]) -> list[Finding]:

@@ -11,6 +11,7 @@ import pytest
 from scipy.stats import kstest
 
 from bornbiased_jax.checkpoints import export_hugging_face
+from bornbiased_jax.config import preset
 from bornbiased_jax.lineage.audit.audit import audit_folder
 from bornbiased_jax.lineage.audit.folder import RunOrigin
 from bornbiased_jax.lineage.audit.labels import Label
@@ -183,6 +184,17 @@ def test_frozen_tensors_are_no_duplicates(tmp_path):
         (tmp_path / f"seed1-step{step}").rmdir()
     assert kinds(audit_folder(tmp_path)) == {"inconclusive"}
     assert audit_folder(tmp_path, frozen=re.compile("^embed/"))["clean"]
+
+
+def test_tables_that_are_declared_frozen_tie_no_runs(tmp_path):
+    cfg = preset("gpt2-tiny", num_layers=1, num_heads=2, d_model=32, d_ff=64, vocab_size=128, positions="learned")
+    tables = {path: leaf for path, leaf in initialization(1, cfg=cfg).items() if path.endswith("/embedding")}
+    for seed in (1, 2):
+        write(tmp_path, f"seed{seed}-step0", initialization(seed, cfg=cfg) | tables, cfg)
+    assert sorted(tables) == ["embed/embedding", "positions/embedding"]
+    reports = [audit_folder(tmp_path, frozen=frozen) for frozen in (None, re.compile("/embedding$"))]
+    assert [kinds(report) for report in reports] == [{"shared-birth"}, set()]
+    assert reports[0]["pairs"] == reports[1]["pairs"] and not reports[0]["pairs"][0]["tied"]
 
 
 @pytest.mark.parametrize("stated", [None, 0.02])
