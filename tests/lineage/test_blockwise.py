@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.checkpoints import Checkpoint
-from bornbiased_jax.lineage import blockwise
 from bornbiased_jax.lineage.blockwise import expect_logits, probe_outputs
 from bornbiased_jax.model import apply
 from tests.lineage.descendants import config, descend, reader
@@ -37,21 +36,6 @@ def test_logits_block_by_block_are_those_of_the_whole_model(name):
         np.testing.assert_allclose(streamed.logits_PV, whole_PV, atol=1e-5 * whole_PV.std())
         # Hidden states after the second of three blocks.
         np.testing.assert_allclose(streamed.middle_PD, states_PD, atol=1e-5 * states_PD.std())
-
-
-def test_expected_tokens_that_are_asked_for_first_are_computed_once(monkeypatch):
-    model = reader(descend(config(num_layers=1, d_model=32, vocab_size=64), 1))
-    ids_ST = np.arange(8, dtype=np.int32).reshape(2, 4)
-    computed, compute = [], blockwise._all_outputs
-
-    def counted(checkpoint, batches, advance):
-        computed.extend(batches)
-        return compute(checkpoint, batches, advance)
-
-    monkeypatch.setattr(blockwise, "_all_outputs", counted)
-    expect_logits(model, ids_ST)
-    probe_outputs(model, ids_ST.copy())
-    assert len(computed) == 1
 
 
 def test_expected_logits_come_with_others_from_one_read(monkeypatch):

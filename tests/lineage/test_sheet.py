@@ -17,7 +17,6 @@ from bornbiased_jax.experiments.results import committed
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage import sheet_sample, spectra
 from bornbiased_jax.lineage.blockwise import ProbeOutputs
-from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.sheet import (
     CALIBRATION,
     KINDS,
@@ -78,27 +77,6 @@ def test_unrelated_models_have_scales_profiles_and_spectra_alike_and_no_equal_te
     assert values["norm_cosine"] == pytest.approx(1.0) and values["norm_cosine_centered"] is None
     assert values["spectra"] > 0.98 and values["equal_settings"] == 1.0
     assert values["equal_tensors"] == 0.0 and abs(values["embedding_cosine"]) < 0.1 and abs(values["mdir_trace"]) < 5
-
-
-def test_records_of_a_fingerprint_stand_for_tensors_that_are_not_read():
-    models = [reader(descend(CFG, seed)) for seed in (1, 2)]
-    ids_ST = probe_ids(*models)
-    values, read = [], []
-    for with_records in (False, True):
-        readings = []
-        for model in models:
-            source = NativeRoles(model)
-            source.observe = lambda name, _: read.append(name)
-            records = {record.path: record for record in fingerprint(NativeRoles(model)).tensors}
-            readings.append(read_model(source, model, ids_ST, records if with_records else {}))
-        values.append(compare(*readings))
-        if not with_records:
-            assert any(name == "embed/embedding" for name in read)
-            read.clear()
-    # Standard deviations of the records are rounded to float32, those of tensors summed in it.
-    assert values[1].pop("std_profile") == pytest.approx(values[0].pop("std_profile"), abs=1e-4)
-    assert values[1] == values[0]
-    assert read.count("embed/embedding") == 2  # to compare both tables, and no sooner
 
 
 def test_cosines_of_norm_scales_are_told_by_block_beside_their_mean():
