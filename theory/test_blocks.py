@@ -96,17 +96,10 @@ def excess(measured_SL: np.ndarray, theory: CosineProfile) -> np.ndarray:
 
 @pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
-def test_cosine_of_every_layer(case: str) -> None:
-    cfg, length = CASES[case]
-    assert np.all(excess(measure(cfg, length)["inter"], predicted(cfg, length)) < 1)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("case", [case for case in CASES if CASES[case][1] > 1])
 def test_cosine_of_every_position(case: str) -> None:
     cfg, length = CASES[case]
     cosines_ST = measure(cfg, length)["inter_T"]
-    for place in range(1, length):
+    for place in range(1, length + 1):
         assert np.all(excess(cosines_ST[:, :, place - 1], predicted(cfg, place)) < 1)
 
 
@@ -168,7 +161,7 @@ def test_any_stack(
     assert np.all(stats.binom.sf(outside - 1, len(cosines_SL), 1 - theory.coverage) > 1e-3 / depth)
 
 
-# Controls: what is wrong must be rejected by the same comparison.
+# Control: what is wrong must be rejected by the same comparison.
 
 CONTROL = ModelConfig(num_layers=2, num_heads=4, d_model=128, d_ff=512, activation="relu", attention=False, **_SMALL)
 
@@ -179,32 +172,8 @@ def control() -> np.ndarray:
 
 
 @pytest.mark.long
-def test_control_is_accepted_as_it_is() -> None:
-    assert np.all(excess(control(), predicted(CONTROL, 1)) < 1)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("factor", [0.95, 1.05])
+@pytest.mark.parametrize("factor", [0.95, 1.0, 1.05])
 def test_a_constant_that_is_five_percent_off_is_rejected(factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
     right = KernelMoments.expand
     monkeypatch.setattr(KernelMoments, "expand", lambda self, rho: tuple(factor * part for part in right(self, rho)))
-    assert np.any(excess(control(), predicted(CONTROL, 1)) > 1)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "wrong", [{"activation": "tanh"}, {"activation": "gelu"}, {"init": "normal-0.02"}, {"residual": False}]
-)
-def test_another_architecture_is_rejected(wrong: dict) -> None:
-    assert np.any(excess(control(), predicted(CONTROL.replace(**wrong), 1)) > 1)
-
-
-@pytest.mark.long
-def test_another_architecture_is_rejected_with_attention() -> None:
-    cfg, length = CASES["no residual"]
-    for wrong in ({"mlp": False}, {"residual": True}, {"activation": "tanh"}):
-        assert np.any(excess(measure(cfg, length)["inter"], predicted(cfg.replace(**wrong), length)) > 1)
-    # Attention itself shows where tokens of one sequence are compared.
-    without = profile(stack_of(cfg.replace(attention=False), tokens=False), length).intra_cosine[1:]
-    intra = measure(cfg, length)["intra"]
-    assert np.all(np.abs(intra.mean(axis=0) - without) > ERRORS * intra.std(axis=0, ddof=1) / np.sqrt(SEEDS))
+    assert np.any(excess(control(), predicted(CONTROL, 1)) > 1) == (factor != 1)

@@ -43,12 +43,6 @@ def test_overlap_lies_between_independent_rows_and_equal_ones(few, more, varianc
 
 
 @settings(max_examples=15)
-@given(count=COUNTS, variance=VARIANCES, rho=st.floats(0.01, 0.9), step=st.floats(0.01, 0.09))
-def test_overlap_grows_with_correlation(count, variance, rho, step):
-    assert row_overlap(count, count, variance, rho) <= row_overlap(count, count, variance, rho + step) * (1 + 1e-8)
-
-
-@settings(max_examples=15)
 @given(count=COUNTS, variance=VARIANCES)
 def test_overlap_of_equal_rows_is_the_participation(count, variance):
     limit = row_overlap(count, count, variance, 1 - 1e-7)

@@ -69,12 +69,6 @@ def test_ablations() -> None:
     np.testing.assert_array_equal(plain(gpt2(12, 768, mlp=False), 64), 0.0)
 
 
-@pytest.mark.parametrize("wrong", [{"output_std": 0.02}, {"activation": "relu"}, {"mlp_width": 3226}])
-def test_another_stack_has_another_row(wrong: dict) -> None:
-    """The comparison above has teeth: no residual scaling, another activation, 5% more neurons."""
-    assert np.max(np.abs(plain(gpt2(12, 768, **wrong), 64) - NANO_64)) > 2 * LAST_DIGIT
-
-
 # What the stack contains.
 
 

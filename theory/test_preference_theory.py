@@ -103,47 +103,6 @@ def test_ends_of_the_expected_fraction(vocab):
     assert np.all(np.diff(fractions) > 0)
 
 
-@pytest.mark.long
-@settings(max_examples=8)
-@given(rho=st.floats(0.02, 0.95), vocab=st.integers(3, 400), seed=st.integers(0, 2**31))
-def test_expected_fraction_is_the_probability_that_two_maxima_agree(rho, vocab, seed):
-    rng = np.random.default_rng(seed)
-    a, b = rng.standard_normal((2, 4000, vocab), dtype=np.float32)
-    agree = np.argmax(a, 1) == np.argmax(np.sqrt(rho) * a + np.sqrt(1 - rho) * b, 1)
-    fraction = preference.expected_fraction(rho, vocab)
-    error = np.sqrt(fraction * (1 - fraction) / agree.size)
-    assert abs(np.mean(agree) - fraction) <= STANDARD_ERRORS * error
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("rho", "vocab"), [(0.1, 5), (0.446, 30), (0.9, 400)])
-def test_expected_fraction_against_adaptive_quadrature(rho, vocab):
-    """V ∫∫ φ(a) φ(b) P(a' < a, √ρ a' + √(1 − ρ) b' < x)^(V−1) da db, x = √ρ a + √(1 − ρ) b."""
-    r, s = np.sqrt(rho), np.sqrt(1 - rho)
-
-    def both_below(h, k):
-        """Of a bivariate normal with correlation r, by Owen's function."""
-        complement = np.sqrt(1 - rho)
-        owen = special.owens_t(h, (k - r * h) / (h * complement)) + special.owens_t(k, (h - r * k) / (k * complement))
-        return (special.ndtr(h) + special.ndtr(k)) / 2 - owen - (0.5 if h * k < 0 else 0.0)
-
-    def inner(a):
-        def density(b):
-            return np.exp(-(a * a + b * b) / 2) / (2 * np.pi) * both_below(a, r * a + s * b) ** (vocab - 1)
-
-        return integrate.quad(density, -7, 7, epsabs=1e-7, epsrel=1e-5)[0]
-
-    integral = vocab * integrate.quad(inner, -5, 7, epsabs=1e-7, epsrel=1e-5)[0]
-
-    def accepts(value):
-        return abs(value - integral) < 1e-4 * integral
-
-    assert accepts(preference.expected_fraction(rho, vocab))
-    assert not accepts(1.05 * preference.expected_fraction(rho, vocab))
-    assert not accepts(preference.expected_fraction(rho, vocab + 1))
-    assert not accepts(preference.expected_fraction(1.05 * rho, vocab))
-
-
 def simulate(rho, vocab, inputs, width, seeds, seed):
     """Top-1 counts of the model and whether argmax a_v won (ties by lot). Two arrays [seeds]."""
     rng = np.random.default_rng(seed)
@@ -193,19 +152,6 @@ def test_the_distribution_of_the_top_count_against_simulation(rho, vocab, inputs
     assert distribution_accepts(fraction, counts)
     error = np.sqrt(max(fraction.overlap * (1 - fraction.overlap), 1e-3) / won.size)
     assert abs(np.mean(won) - fraction.overlap) <= STANDARD_ERRORS * error
-
-
-@pytest.mark.long
-def test_the_simulation_refuses_other_distributions():
-    counts, _ = simulate(0.3, 150, 100, None, 6000, 2)
-    fraction = preference.top1_distribution(0.3, 150, 100)
-    assert distribution_accepts(fraction, counts)
-    assert not distribution_accepts(fraction._replace(fraction_mean=1.05 * fraction.fraction_mean), counts)
-    assert not distribution_accepts(preference.top1_distribution(0.33, 150, 100), counts)
-    assert not distribution_accepts(preference.top1_distribution(0.0, 150, 100), counts)
-    assert not distribution_accepts(preference.top1_distribution(0.3, 300, 100), counts)
-    # The number of inputs matters: the largest of many noisy counts is not the count of the top-1 token.
-    assert not distribution_accepts(preference.top1_distribution(0.3, 150, None)._replace(num_inputs=100), counts)
 
 
 @pytest.mark.long
@@ -291,17 +237,6 @@ def test_certain_preference():
     # The table of counts has its finest steps at either end, so that a share of 1 is read as 1.
     assert preference.top1_distribution(1.0, 50_257, 2_000).fraction_mean == 1.0
     assert preference.top1_distribution(1.0, 50_257).fraction_mean == 1.0
-
-
-@settings(max_examples=8)
-@given(alignment=st.floats(0, 0.4), vocab=st.integers(2, 300), width=st.integers(20, 200), seed=st.integers(0, 2**31))
-def test_tied_fraction_against_simulation(alignment, vocab, width, seed):
-    rng = np.random.default_rng(seed)
-    own = alignment * np.sqrt(width) + np.sqrt(1 - alignment**2) * rng.normal(size=4000)
-    others = rng.normal(size=(4000, vocab - 1)).max(axis=1)
-    fraction = preference.tied_last_token_fraction(0.3, vocab, width, alignment)
-    error = np.sqrt(max(fraction * (1 - fraction), 1e-4) / own.size)
-    assert abs(np.mean(own > others) - fraction) <= STANDARD_ERRORS * error
 
 
 @given(alignment=st.floats(0, 0.5), vocab=st.integers(2, 10**5), width=st.integers(20, 2000))

@@ -51,6 +51,15 @@ def of_params(cfg, params, settings=None):
     return fingerprint(NativeRoles(Checkpoint.from_params(cfg, params)), settings)
 
 
+def printed(cfg, arrays):
+    """The fingerprint of weights by path."""
+    return of_params(cfg, models.unflatten(arrays))
+
+
+def quick(base, suspect):
+    return auto_verdict(base, suspect, QUICK)
+
+
 def drawn(seed, family="llama-tiny", **fields):
     """Random weights by path, to be given a structure."""
     sizes = dict(num_layers=4, num_heads=4, d_model=64, d_ff=128, vocab_size=512)
@@ -60,6 +69,28 @@ def drawn(seed, family="llama-tiny", **fields):
     arrays = {path: 0.02 * draws.standard_normal(leaf.shape, np.float32) for path, leaf in shapes.items()}
     arrays |= {path: np.ones_like(leaf) for path, leaf in arrays.items() if path.endswith("scale")}
     return cfg, arrays
+
+
+def unrelated_pair(change, *family, **fields):
+    """Two models drawn apart, to both of which ``change(arrays, seed)`` does something."""
+    pair = [drawn(seed, *family, **fields) for seed in (1, 2)]
+    for seed, (_, arrays) in enumerate(pair, 1):
+        change(arrays, seed)
+    return pair
+
+
+def tuned(cfg, arrays):
+    """The fingerprint of a model with noise of half a standard deviation."""
+    noise = np.random.default_rng(5)
+    return printed(
+        cfg, {path: leaf + 0.01 * noise.standard_normal(leaf.shape, np.float32) for path, leaf in arrays.items()}
+    )
+
+
+def hadamard(size):
+    rows = np.arange(size)
+    signs = [[(-1) ** bin(row & column).count("1") for column in rows] for row in rows]
+    return (np.array(signs) / np.sqrt(size)).astype(np.float32)
 
 
 def decided_by(verdict):
@@ -77,20 +108,16 @@ def z_of(verdict, evidence):
     ("changes", "evidence", "least"),
     [
         ("noise:1", TOKEN_NEURONS, 40),
-        # What EVERYTHING below has too.
-        pytest.param(*("rotate:7 rescale:3 heads:9 insert-layer:1", TOKEN_NEURONS, 100), marks=NIGHTLY),
-        pytest.param(*("repeat-layers:2-3", TOKEN_NEURONS, 100), marks=NIGHTLY),
-        pytest.param(*("drop-layers:2 resize-vocab:300 rotate:7", TOKEN_NEURONS, 60), marks=NIGHTLY),
         ("negate:7", SIGNLESS, 40),
         pytest.param(*("permute:7", SIGNLESS, 40), marks=NIGHTLY),
     ],
 )
 def test_descendants_are_found_and_unrelated_models_are_not(changes, evidence, least):
-    related = auto_verdict(untrained(1), changed(1, changes), QUICK)
+    related = quick(untrained(1), changed(1, changes))
     assert related.verdict == "same-lineage"
     assert z_of(related, evidence) > least
     assert related.detail["null"] == "exact"
-    other = auto_verdict(untrained(3), changed(1, changes), QUICK)
+    other = quick(untrained(3), changed(1, changes))
     assert other.verdict == "unrelated"
     assert abs(z_of(other, evidence)) < 4
 
@@ -135,8 +162,8 @@ def test_all_changes_and_permuted_neurons_are_found_by_matching_longer_sketches(
 @pytest.mark.parametrize("family", nightly_except(["gpt2", "qwen3", "neox", "mixtral"], "neox"))
 def test_rotated_copies_of_every_family_are_found(family):
     rotated = changed(1, "rotate:7 noise:0.1", family)
-    assert auto_verdict(untrained(1, family), rotated, QUICK).verdict == "same-lineage"
-    assert auto_verdict(untrained(2, family), rotated, QUICK).verdict == "unrelated"
+    assert quick(untrained(1, family), rotated).verdict == "same-lineage"
+    assert quick(untrained(2, family), rotated).verdict == "unrelated"
 
 
 @pytest.mark.slow
@@ -185,7 +212,7 @@ def test_p_of_matched_neurons_is_calibrated_where_tables_are_copied():
 @pytest.mark.slow
 def test_permuted_neurons_of_a_rotated_copy_are_found_by_matching_alone():
     hidden = changed(1, "rotate:7 permute:8 heads:9 noise:0.05")
-    verdict = auto_verdict(untrained(1), hidden, QUICK)
+    verdict = quick(untrained(1), hidden)
     assert (verdict.verdict, verdict.p_value, verdict.detail["null"]) == ("same-lineage", None, "population")
     assert verdict.detail["agreement"] > 0.9
     # An untrained model against it, re-paired: a p.
@@ -194,7 +221,7 @@ def test_permuted_neurons_of_a_rotated_copy_are_found_by_matching_alone():
     assert auto_verdict(untrained(2), hidden, Options(num_permutations=999, has_untrained=True)).verdict == "unrelated"
     # Of stored subsets nothing is matched.
     subset = fingerprint(reference(1), Settings(neurons=64))
-    undecided = auto_verdict(subset, hidden, QUICK)
+    undecided = quick(subset, hidden)
     assert undecided.verdict == "unrelated"
     assert any("64 of 128 neurons stored" in note for note in undecided.detail["notes"])
 
@@ -206,8 +233,7 @@ def test_components_name_the_blocks_that_agree():
     for path, leaf in suspect.items():
         if path.startswith("blocks/"):
             leaf[:2] = base[path][:2] + 0.004 * np.random.default_rng(3).standard_normal(leaf[:2].shape)
-    models_ = [of_params(cfg, models.unflatten(arrays)) for arrays in (base, suspect)]
-    verdict = auto_verdict(*models_, QUICK)
+    verdict = quick(printed(cfg, base), printed(cfg, suspect))
     rows = {row["component"]: row["verdict"] for row in verdict.detail["components"]}
     assert verdict.verdict == "same-lineage"
     assert [rows[f"blocks/{block}"] for block in (1, 2, 3, 4)] == ["same-lineage"] * 2 + ["unrelated"] * 2
@@ -222,20 +248,19 @@ def test_equal_tensors_are_found_at_every_place():
     for path, leaf in suspect.items():
         if path.startswith("blocks/"):
             leaf[2] = base[path][0]
-    comparison = compare_weights(*(of_params(cfg, models.unflatten(arrays)) for arrays in (base, suspect)), QUICK)
+    comparison = compare_weights(printed(cfg, base), printed(cfg, suspect), QUICK)
     matrices = [path for path in comparison.equal if path.endswith("kernel")]
     assert len(matrices) == 7
     assert all(path.startswith("language/blocks/1/") for path in matrices)
     assert not comparison.is_identical
-    copy = auto_verdict(untrained(1), untrained(1), QUICK)
+    copy = quick(untrained(1), untrained(1))
     assert copy.detail["identity"] == "tensors"
 
 
 def test_zero_padding_is_no_evidence():
     """MLPs filled up with zero rows, and streams with zero coordinates, at equal and at different places."""
-    pairs = []
-    for seed in (1, 2):
-        cfg, arrays = drawn(seed)
+
+    def pad(arrays, seed):
         for path in ("blocks/mlp/gate/kernel", "blocks/mlp/up/kernel"):
             arrays[path][:, :, 96:] = 0
         arrays["blocks/mlp/down/kernel"][:, 96:] = 0
@@ -246,8 +271,8 @@ def test_zero_padding_is_no_evidence():
         for path in ("attention/output", "mlp/down"):
             arrays[f"blocks/{path}/kernel"][..., 56:] = 0
         arrays["blocks/mlp/up/kernel"][:, :, 16 * seed : 16 * seed + 16] = 0
-        pairs.append(of_params(cfg, models.unflatten(arrays)))
-    verdict = auto_verdict(*pairs, QUICK)
+
+    verdict = quick(*(printed(*model) for model in unrelated_pair(pad)))
     assert verdict.verdict == "unrelated"
     assert max(abs(z_of(verdict, evidence) or 0) for evidence in list(KINDS)[:5]) < 4
     assert verdict.detail["agreement"] < 0.1
@@ -255,48 +280,45 @@ def test_zero_padding_is_no_evidence():
 
 def test_copies_of_a_neuron_are_matched_once():
     """Which of equal neurons an assignment pairs depends on their order alone, and two assignments do it alike."""
-    pair = []
-    for seed in (1, 2):
-        cfg, arrays = drawn(seed)
-        of_two = np.random.default_rng(seed).integers(0, 2, 128)
-        for name in ("gate", "up"):
-            arrays[f"blocks/mlp/{name}/kernel"] = arrays[f"blocks/mlp/{name}/kernel"][:, :, of_two]
-        arrays["blocks/mlp/down/kernel"] = arrays["blocks/mlp/down/kernel"][:, of_two]
-        pair.append(of_params(cfg, models.unflatten(arrays)))
-    verdict = auto_verdict(*pair, QUICK)
+
+    def take(arrays, neurons):
+        for name, axis in (("gate", 2), ("up", 2), ("down", 1)):
+            path = f"blocks/mlp/{name}/kernel"
+            arrays[path] = arrays[path].take(neurons, axis)
+
+    pair = unrelated_pair(lambda arrays, seed: take(arrays, np.random.default_rng(seed).integers(0, 2, 128)))
+    verdict = quick(*(printed(*model) for model in pair))
     assert verdict.verdict == "unrelated", verdict.reason
     assert "Neurons were not matched: 8 neurons are too few to match." in verdict.notes
     # A model of doubled width in another order has every neuron of its base.
-    cfg, arrays = drawn(1)
-    twice = np.random.default_rng(0).permutation(np.tile(np.arange(128), 2))
-    doubled = dict(arrays)
-    for name in ("gate", "up"):
-        doubled[f"blocks/mlp/{name}/kernel"] = arrays[f"blocks/mlp/{name}/kernel"][:, :, twice]
-    doubled["blocks/mlp/down/kernel"] = arrays["blocks/mlp/down/kernel"][:, twice] / 2
-    wide = of_params(cfg.replace(d_ff=256), models.unflatten(doubled))
-    assert auto_verdict(of_params(cfg, models.unflatten(arrays)), wide, QUICK).detail["agreement"] == 1.0
+    (cfg, arrays), (_, doubled) = drawn(1), drawn(1)
+    take(doubled, np.random.default_rng(0).permutation(np.tile(np.arange(128), 2)))
+    doubled["blocks/mlp/down/kernel"] /= 2
+    assert quick(printed(cfg, arrays), printed(cfg.replace(d_ff=256), doubled)).detail["agreement"] == 1.0
 
 
 def test_a_mask_that_both_were_pruned_by_is_no_evidence():
     """As of lottery tickets: one sparse mask, two initializations; a descendant under the mask is found."""
-    pair = []
-    for seed in (1, 2):
-        cfg, arrays = drawn(seed)
+
+    def mask(arrays, _seed):
         masks = np.random.default_rng(0)
         for leaf in arrays.values():
             if leaf.ndim == 3:
                 leaf *= masks.random(leaf.shape[1:]) < 0.1
-        pair.append((cfg, arrays))
-    prints = [of_params(cfg, models.unflatten(arrays)) for cfg, arrays in pair]
-    verdict = auto_verdict(*prints, QUICK)
+
+    pair = unrelated_pair(mask)
+    prints = [printed(*model) for model in pair]
+    verdict = quick(*prints)
     assert verdict.verdict == "unrelated", verdict.reason
     reasons = [row["reason"] for row in verdict.detail["tests"] if row["name"] == RAW_NEURONS]
     assert reasons == ["they agree in size and not in sign: a common pattern of zeros would do that"]
     cfg, arrays = pair[0]
     noise = np.random.default_rng(5)
-    tuned = {path: leaf + 0.02 * (leaf != 0) * noise.standard_normal(leaf.shape) for path, leaf in arrays.items()}
-    tuned = {path: leaf.astype(np.float32) for path, leaf in tuned.items()}
-    result = auto_verdict(prints[0], of_params(cfg, models.unflatten(tuned)), QUICK)
+    trained = {
+        path: leaf + np.float32(0.02) * (leaf != 0) * noise.standard_normal(leaf.shape, np.float32)
+        for path, leaf in arrays.items()
+    }
+    result = quick(prints[0], printed(cfg, trained))
     assert result.verdict == "same-lineage" and z_of(result, RAW_NEURONS) > 30
 
 
@@ -320,15 +342,14 @@ def test_no_evidence_takes_a_common_mask_for_a_common_initialization(family, fie
         }
 
     (cfg, arrays), (_, other) = (drawn(seed, family, num_layers=2, **fields) for seed in (3, 4))
-    base, unrelated = (of_params(cfg, models.unflatten(masked(weights))) for weights in (arrays, other))
-    verdict = auto_verdict(base, unrelated, QUICK)
+    base, unrelated = (printed(cfg, masked(weights)) for weights in (arrays, other))
+    verdict = quick(base, unrelated)
     assert verdict.verdict == "unrelated", verdict.reason
     if cfg.norm == "rmsnorm":
         noise = np.random.default_rng(3)
-        tuned = {path: leaf + 0.02 * noise.standard_normal(leaf.shape, np.float32) for path, leaf in arrays.items()}
+        trained = {path: leaf + 0.02 * noise.standard_normal(leaf.shape, np.float32) for path, leaf in arrays.items()}
         signs_D = noise.choice([-1.0, 1.0], cfg.d_model)
-        negated = of_params(*symmetries.negate(cfg, models.unflatten(masked(tuned)), signs_D))
-        related = auto_verdict(base, negated, QUICK)
+        related = quick(base, of_params(*symmetries.negate(cfg, models.unflatten(masked(trained)), signs_D)))
         assert related.verdict == "same-lineage" and z_of(related, SIGNLESS) > 20
 
 
@@ -338,7 +359,7 @@ def test_blocks_from_another_model_agree_up_to_sign_beside_matrices_that_do_not(
     merged = {
         path: np.concatenate([arrays[path][:2], leaf[2:]]) if leaf.ndim == 3 else leaf for path, leaf in other.items()
     }
-    verdict = auto_verdict(*(of_params(cfg, models.unflatten(weights)) for weights in (arrays, merged)), QUICK)
+    verdict = quick(printed(cfg, arrays), printed(cfg, merged))
     assert verdict.verdict == "same-lineage" and z_of(verdict, SIGNLESS) > 6
 
 
@@ -361,14 +382,14 @@ def test_one_bit_weights_are_evidence():
     """Blocks of signs, tables of another model: every matrix of a block was decided by a seed."""
     (cfg, arrays), (_, other) = drawn(1), drawn(2)
     tables = {path: other[path] for path in ("embed/embedding", "head/kernel")}
-    base, copy, tuned, unrelated = (
-        of_params(cfg, models.unflatten(weights))
+    base, copy, flipped, unrelated = (
+        printed(cfg, weights)
         for weights in (one_bit(arrays), one_bit(arrays) | tables, one_bit(arrays, 0.1) | tables, one_bit(other))
     )
-    verdict = auto_verdict(base, copy, QUICK)
+    verdict = quick(base, copy)
     assert verdict.verdict == "same-lineage" and verdict.detail["identical_tensors"] == 28
-    assert auto_verdict(base, tuned, QUICK).verdict == "same-lineage"
-    assert auto_verdict(base, unrelated, QUICK).verdict == "unrelated"
+    assert quick(base, flipped).verdict == "same-lineage"
+    assert quick(base, unrelated).verdict == "unrelated"
 
 
 @pytest.mark.parametrize("changes", ["rotate:7 drop-layers:1,3 heads:3", "rotate:7 repeat-layers:1-2 round:4"])
@@ -380,14 +401,14 @@ def test_rotated_models_without_mlps_are_found_whatever_blocks_they_lack(changes
             f"seed:{seed}@llama-tiny,{sizes}", [parse_change(text) for text in changes.split()], ChangeContext(0, None)
         )
         suspects.append(of_params(made.cfg, made.params))
-    verdict = auto_verdict(base, suspects[0], QUICK)
+    verdict = quick(base, suspects[0])
     if "heads" in changes:
         # Heads in another order are no labels that correspond; blocks do.
         assert verdict.detail["blocks"] == [[2, 1], [4, 2]]
         return
     assert verdict.verdict == "same-lineage", verdict.reason
     assert verdict.detail["blocks"] in ([[1, 1], [2, 2], [3, 5], [4, 6]], [[1, 3], [2, 4], [3, 5], [4, 6]])
-    assert auto_verdict(base, suspects[1], QUICK).verdict == "unrelated"
+    assert quick(base, suspects[1]).verdict == "unrelated"
 
 
 @pytest.mark.slow
@@ -402,26 +423,23 @@ def test_structure_that_a_formula_decided_is_left_out(structure):
         "identity": np.eye(64),
         "shifted": np.roll(np.eye(64), 16, axis=1),
         "reversed": np.eye(64)[::-1],
-        "hadamard": np.array([[(-1) ** bin(i & j).count("1") for j in rows] for i in rows]) / 8,
+        "hadamard": hadamard(64),
         "cosine": np.cos(np.pi * (rows[:, None] + 0.5) * rows / 64) / np.sqrt(32),
     }[structure]
-    pair = []
-    for seed in (1, 2):
-        cfg, arrays = drawn(seed)
+
+    def add(arrays, _seed):
         for path in ("value", "output"):
             arrays[f"blocks/attention/{path}/kernel"] += (0.3 * fixed).astype(np.float32)
-        pair.append((cfg, arrays))
-    prints = [of_params(cfg, models.unflatten(arrays)) for cfg, arrays in pair]
-    verdict = auto_verdict(*prints, QUICK)
+
+    pair = unrelated_pair(add)
+    prints = [printed(*model) for model in pair]
+    verdict = quick(*prints)
     assert verdict.verdict == "unrelated", verdict.reason
     assert verdict.detail["left_out"].keys() == {"value", "output"}
     names = {"shifted": "the identity", "hadamard": "a Hadamard matrix", "cosine": "a cosine basis"}
     names |= {"identity": "the identity", "reversed": "the reversed identity"}
     assert set(verdict.detail["left_out"].values()) == {names[structure]}
-    cfg, arrays = pair[0]
-    noise = np.random.default_rng(5)
-    tuned = {path: leaf + 0.01 * noise.standard_normal(leaf.shape, np.float32) for path, leaf in arrays.items()}
-    assert auto_verdict(prints[0], of_params(cfg, models.unflatten(tuned)), QUICK).verdict == "same-lineage"
+    assert quick(prints[0], tuned(*pair[0])).verdict == "same-lineage"
 
 
 @pytest.mark.parametrize(
@@ -429,15 +447,15 @@ def test_structure_that_a_formula_decided_is_left_out(structure):
 )
 def test_structure_in_neurons_and_heads_is_left_out_of_their_evidence(kinds):
     """Two unrelated models in which these matrices begin near the identity; a copy is found by what is left."""
-    pair = []
-    for seed in (1, 2):
-        cfg, arrays = drawn(seed)
+
+    def add(arrays, _seed):
         for path, leaf in arrays.items():
             if any(f"/{kind}/" in path for kind in kinds):
                 leaf += 0.3 * np.eye(*leaf.shape[1:], dtype=np.float32)
-        pair.append((cfg, arrays))
-    prints = [of_params(cfg, models.unflatten(arrays)) for cfg, arrays in pair]
-    verdict = auto_verdict(*prints, QUICK)
+
+    pair = unrelated_pair(add)
+    prints = [printed(*model) for model in pair]
+    verdict = quick(*prints)
     assert verdict.verdict == "unrelated", verdict.reason
     assert verdict.detail["left_out"].keys() == set(kinds)
     assert max(abs(z_of(verdict, evidence) or 0) for evidence in list(KINDS)[:5]) < 5
@@ -449,48 +467,36 @@ def test_structure_in_neurons_and_heads_is_left_out_of_their_evidence(kinds):
         assert not {RAW_NEURONS, TOKEN_NEURONS} & screened.keys()
         reasons = [row["reason"] for row in verdict.detail["tests"] if row["name"] == TOKEN_NEURONS]
         assert reasons == ["no part of the MLPs has numbers that a seed decided in both models"]
-    cfg, arrays = pair[0]
-    noise = np.random.default_rng(5)
-    tuned = {path: leaf + 0.01 * noise.standard_normal(leaf.shape, np.float32) for path, leaf in arrays.items()}
-    result = auto_verdict(prints[0], of_params(cfg, models.unflatten(tuned)), QUICK)
+    result = quick(prints[0], tuned(*pair[0]))
     assert result.verdict == "same-lineage"
     if kinds == ("gate",):
         assert z_of(result, RAW_NEURONS) > 30 and z_of(result, TOKEN_NEURONS) > 30
 
 
-@pytest.mark.parametrize("table", ["embedding", "head"])
-def test_tables_that_alone_agree_decide_nothing(table):
-    """Tables that begin as one formula of the token number, and were trained since: no formula is known of them."""
-    pair = []
-    for seed in (1, 2):
-        cfg, arrays = drawn(seed)
-        angles_VP = np.arange(512)[:, None] * 10_000.0 ** (-np.arange(32) / 32)
-        waves_VD = np.concatenate([np.sin(angles_VP), np.cos(angles_VP)], axis=1).astype(np.float32)
-        path = "embed/embedding" if table == "embedding" else "head/kernel"
-        arrays[path] += 0.02 * (waves_VD if table == "embedding" else waves_VD.T)
-        pair.append((cfg, arrays))
-    prints = [of_params(cfg, models.unflatten(arrays)) for cfg, arrays in pair]
-    verdict = auto_verdict(*prints, QUICK)
-    assert verdict.verdict == "undefined"
-    assert verdict.reason.startswith(f"the models agree in {table} alone, and in no other kind of matrix")
-    # With blocks of the same initialization the table is no longer alone.
-    cfg, arrays = pair[0]
-    noise = np.random.default_rng(5)
-    tuned = {path: leaf + 0.01 * noise.standard_normal(leaf.shape, np.float32) for path, leaf in arrays.items()}
-    assert auto_verdict(prints[0], of_params(cfg, models.unflatten(tuned)), QUICK).verdict == "same-lineage"
+ANGLES_VP = np.arange(512)[:, None] * 10_000.0 ** (-np.arange(32) / 32)
+WAVES_VD = 0.02 * np.concatenate([np.sin(ANGLES_VP), np.cos(ANGLES_VP)], axis=1).astype(np.float32)
+# Tables that begin as one formula of the token number, and were trained since; one random matrix.
+ALONE = {
+    "embedding": ("embed/embedding", WAVES_VD),
+    "head": ("head/kernel", WAVES_VD.T),
+    "value": ("blocks/attention/value/kernel", 0.05 * np.random.default_rng(0).standard_normal((64, 64), np.float32)),
+}
 
 
-def test_a_structure_without_a_name_decides_nothing():
-    """One random matrix added to every value matrix of both models: agreement in one kind alone is said as that."""
-    common = 0.05 * np.random.default_rng(0).standard_normal((64, 64))
-    pair = []
-    for seed in (1, 2):
-        cfg, arrays = drawn(seed)
-        arrays["blocks/attention/value/kernel"] += common.astype(np.float32)
-        pair.append(of_params(cfg, models.unflatten(arrays)))
-    verdict = auto_verdict(*pair, QUICK)
+@pytest.mark.parametrize("kind", ALONE)
+def test_one_kind_of_matrix_that_alone_agrees_decides_nothing(kind):
+    """Its structure has no name, so that agreement in it alone is said as that; with more in common it is found."""
+    path, common = ALONE[kind]
+
+    def add(arrays, _seed):
+        arrays[path] += common
+
+    pair = unrelated_pair(add)
+    prints = [printed(*model) for model in pair]
+    verdict = quick(*prints)
     assert verdict.verdict == "undefined"
-    assert "agree in value alone" in verdict.reason
+    assert verdict.reason.startswith(f"the models agree in {kind} alone, and in no other kind of matrix")
+    assert quick(prints[0], tuned(*pair[0])).verdict == "same-lineage"
 
 
 POSITIONS = ("interleaved", "cosines first", "grid", "grid and class token", "unknown")
@@ -517,12 +523,12 @@ def positions_of(layout):
 @pytest.mark.parametrize("layout", POSITIONS)
 def test_sinusoidal_positions_are_no_copied_tensor(layout):
     table = positions_of(layout)
-    pair = []
-    for seed in (1, 2):
-        cfg, arrays = drawn(seed, "gpt2-tiny", max_seq_len=len(table), positions="learned")
+
+    def place(arrays, _seed):
         arrays["positions/embedding"] = table.copy()
-        pair.append(of_params(cfg, models.unflatten(arrays)))
-    verdict = auto_verdict(*pair, QUICK)
+
+    pair = unrelated_pair(place, "gpt2-tiny", max_seq_len=len(table), positions="learned")
+    verdict = quick(*(printed(*model) for model in pair))
     if layout == "unknown":
         assert verdict.verdict == "undefined" and "agree in positions alone" in verdict.reason
         return
@@ -537,14 +543,14 @@ def test_positions_that_alone_agree_in_a_tower_decide_nothing():
     for seed in (1, 2):
         cfg, arrays = drawn(seed + 10, "gpt2-tiny", max_seq_len=128, positions="learned")
         arrays["positions/embedding"] = positions_of("unknown")
-        language, tower = untrained(seed), of_params(cfg, models.unflatten(arrays))
+        language, tower = untrained(seed), printed(cfg, arrays)
         renamed = [
             dataclasses.replace(record, path=record.path.replace("language/", "vision/")) for record in tower.tensors
         ]
         vision = dataclasses.replace(tower.components["language"], name="vision")
         components = {**language.components, "vision": vision}
         pair.append(dataclasses.replace(language, components=components, tensors=(*language.tensors, *renamed)))
-    verdict = auto_verdict(*pair, QUICK)
+    verdict = quick(*pair)
     assert verdict.verdict == "undefined" and "agree in positions of the vision tower alone" in verdict.reason
 
 
@@ -568,17 +574,16 @@ def test_untrained_models_whose_shards_repeat_are_never_called_related(is_one_dr
                 if is_one_draw:
                     shard = shared.setdefault(shard.shape, shard)
                 leaf[layer] = np.concatenate([shard] * num_shards, axis=axis)
-        prints.append(of_params(cfg, models.unflatten(arrays)))
+        prints.append(printed(cfg, arrays))
     z_values = []
     for base, suspect in itertools.combinations(prints, 2):
-        verdict = auto_verdict(base, suspect, QUICK)
+        verdict = quick(base, suspect)
         assert verdict.verdict == "unrelated", verdict.reason
         z_values += [row["z"] for row in verdict.detail["tests"] if row["z"] is not None]
     assert np.std(z_values) < 1.4
     assert np.max(z_values) < 4.5
     # A repeating model against a sound one is exact as it is.
-    cfg, arrays = drawn(0, d_ff=d_ff)
-    assert auto_verdict(prints[1], of_params(cfg, models.unflatten(arrays)), QUICK).verdict == "unrelated"
+    assert quick(prints[1], printed(*drawn(0, d_ff=d_ff))).verdict == "unrelated"
 
 
 @pytest.mark.parametrize("family", ["gpt2-tiny", "llama-tiny"])
@@ -593,17 +598,11 @@ def test_neurons_mirrored_in_both_models_are_permuted_in_pairs(family):
                 arrays[path] = np.concatenate([half, sign * half], axis=axis)
         return cfg, arrays
 
-    def printed(cfg, arrays):
-        return of_params(cfg, models.unflatten(arrays))
-
     base, suspect = printed(*mirrored(1)), printed(*mirrored(2))
     pair = ComponentPair(base, suspect, "language")
     assert pair.repeats["neurons"].periods == {128: 64}
     assert len(pair.terms(RAW_NEURONS)[0].scores_nn) == 64
-    cfg, arrays = mirrored(1)
-    noise = np.random.default_rng(3)
-    tuned = {path: leaf + 0.01 * noise.standard_normal(leaf.shape, np.float32) for path, leaf in arrays.items()}
-    assert z_of(auto_verdict(base, printed(cfg, tuned), QUICK), RAW_NEURONS) > 30
+    assert z_of(quick(base, tuned(*mirrored(1))), RAW_NEURONS) > 30
 
 
 @pytest.mark.parametrize("repeated", ["experts", "some experts", "far blocks", ""])
@@ -619,9 +618,9 @@ def test_mlps_that_repeat_in_both_models_are_permuted_jointly(repeated):
             if repeated and path.split("/")[-2] in ("gate", "up", "down") and leaf.ndim == 4:
                 copies = [1, 3, 4, 6] if repeated == "some experts" else slice(None)
                 leaf[:, copies] = leaf[:, 1:2]
-        pair.append(of_params(cfg, models.unflatten(arrays)))
+        pair.append(printed(cfg, arrays))
     assert ComponentPair(*pair, "language").is_joint == bool(repeated)
-    verdict = auto_verdict(*pair, QUICK)
+    verdict = quick(*pair)
     assert verdict.verdict == "unrelated", verdict.reason
     assert max(abs(row["z"]) for row in verdict.detail["tests"] if row["z"] is not None) < 4
 
@@ -643,10 +642,10 @@ def test_blocks_with_a_gate_and_blocks_without_one_are_paired():
         )
 
     base, copy = without_gate(untrained(1)), without_gate(changed(1, "noise:0.5"))
-    verdict = auto_verdict(base, copy, QUICK)
+    verdict = quick(base, copy)
     assert verdict.verdict == "same-lineage" and z_of(verdict, TOKEN_NEURONS) > 20
     assert verdict.detail["blocks"] == [[number, number] for number in (1, 2, 3, 4)]
-    assert auto_verdict(base, untrained(2), QUICK).verdict == "unrelated"
+    assert quick(base, untrained(2)).verdict == "unrelated"
 
 
 def test_single_evidence_is_that_cell_alone():
@@ -665,13 +664,7 @@ def test_fingerprints_of_two_sign_keys_are_refused():
 
 
 def test_widths_that_differ_leave_token_space():
-    cfg, arrays = drawn(1)
-    wider = preset("llama-tiny", num_layers=4, num_heads=4, d_model=96, d_ff=128, vocab_size=512)
-    other = {
-        path: 0.02 * np.random.default_rng(9).standard_normal(leaf.shape, np.float32)
-        for path, leaf in models.flatten(models.parameter_shapes(wider)).items()
-    }
-    verdict = auto_verdict(of_params(cfg, models.unflatten(arrays)), of_params(wider, models.unflatten(other)), QUICK)
+    verdict = quick(printed(*drawn(1)), printed(*drawn(9, d_model=96)))
     assert verdict.verdict == "unrelated"
     reasons = {row["test"]: row["reason"] for row in verdict.detail["evidence"]}
     assert "widths differ" in reasons["coordinates"]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
@@ -190,18 +188,6 @@ def nested_permutations(num_groups, size):
     for outer in itertools.permutations(range(num_groups)):
         for inner in itertools.product(itertools.permutations(range(size)), repeat=num_groups):
             yield np.array([outer[g] * size + i for g in range(num_groups) for i in inner[g]])
-
-
-def test_threads_sort_rows_of_different_terms_at_once(monkeypatch):
-    """``functools.cached_property`` of Python 3.11 lets one thread compute at a time, whatever the object."""
-    both_inside = threading.Barrier(2, timeout=30)
-    monkeypatch.setattr(evidence, "sorted_rows", lambda scores_nn, **_: (both_inside.wait(), scores_nn)[1])
-    terms = [Term(np.eye(3)), Term(np.eye(4))]
-    with ThreadPoolExecutor(2) as pool:
-        result = list(pool.map(lambda term: term.rows(is_quick=False), terms))
-    assert [len(rows) for rows in result] == [3, 4]
-    # Computed once for each.
-    assert terms[0].rows(is_quick=False) is result[0]
 
 
 def test_nested_moments_and_bound_against_all_permutations():

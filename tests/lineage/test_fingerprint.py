@@ -18,14 +18,12 @@ from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.derive import symmetries
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.lineage import Settings, battery, fingerprint, fingerprint_pass, same_model, sheet_reading
-from bornbiased_jax.lineage.compared_model import ComparedModel
+from bornbiased_jax.lineage import Settings, battery, fingerprint, fingerprint_pass, same_model
 from bornbiased_jax.lineage.fingerprint_file import payload_digest
 from bornbiased_jax.lineage.fingerprint_pass import weights_digests
 from bornbiased_jax.lineage.sketches import sign_rows
 from bornbiased_jax.lineage.trace import trace
 from bornbiased_jax.parameters import Params, flatten, unflatten
-from bornbiased_jax.results.verdicts import sheet_of
 from tests.lineage.fingerprinted import CONFIGS, Labeled, Model, model, sketched
 from tests.tiers import nightly_except
 
@@ -298,25 +296,6 @@ def test_known_digests_are_not_computed_again_and_the_payload_is_the_same(name, 
     assert payload_digest(fingerprint(source, digests=digests)) != expected
 
 
-@pytest.mark.slow
-def test_a_comparison_with_its_sheet_hashes_every_tensor_once(monkeypatch):
-    pair = [ComparedModel(f"seed:{seed}@llama-tiny,num_layers=1,vocab_size=64") for seed in (1, 2)]
-    hashed = []
-    compute = fingerprint_pass._digests
-    monkeypatch.setattr(fingerprint_pass, "_digests", lambda tensors: hashed.append(len(tensors)) or compute(tensors))
-    monkeypatch.setattr(sheet_reading, "tensor_digest", pytest.fail)
-    verdict = trace(*pair)
-    assert sheet_of(*pair) is not None
-    assert len(hashed) == sum(len(model.roles.roles) for model in pair)
-    assert verdict.detail["base_digest"] == open_checkpoint(pair[0].source).digest()
-    # A key that is given asks for no digests beforehand, and those of the fingerprint are the model's.
-    hashed.clear()
-    pair = [ComparedModel(model.source) for model in pair]
-    keyed = trace(*pair, sign_key="ab")
-    assert len(hashed) == sum(len(model.roles.roles) for model in pair)
-    assert keyed.detail["suspect_digest"] == verdict.detail["suspect_digest"]
-
-
 def test_products_are_rounded_alike_on_any_number_of_cores():
     """OpenBLAS splits the sums of a large product among its threads, so how many there are would move entries."""
     threads = set()
@@ -327,30 +306,6 @@ def test_products_are_rounded_alike_on_any_number_of_cores():
     with threadpool_limits(2, user_api="blas"):
         fingerprint("seed:42@llama-tiny,num_layers=1,vocab_size=64", advance=look)
     assert threads == {1}
-
-
-def test_small_tensors_take_no_place_of_large_ones():
-    """Three large tensors are there at once, whatever norm scales stand between them; results come in order."""
-    large, small = fingerprint_pass._SMALL, 4096 * 4
-    sizes = [small, large, large, small, small, large, small, large] + [small] * 200
-    taken, done = [], []
-
-    def jobs():
-        for number, size in enumerate(sizes):
-            taken.append(size)
-            # What was yielded has left memory, and so has what is asked for now not come yet.
-            assert sum(each >= large for each in taken[:-1]) - sum(sizes[k] >= large for k in done) < 3
-            assert len(taken) - len(done) <= 64
-            yield size, lambda number=number: number
-
-    results = fingerprint_pass._in_order(jobs())
-    first = next(results)
-    # The third large one was asked for before the first result was.
-    assert taken == sizes[:6] and first == 0
-    done.append(first)
-    for result in results:
-        done.append(result)
-    assert done == list(range(len(sizes)))
 
 
 @pytest.mark.slow

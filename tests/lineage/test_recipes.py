@@ -19,7 +19,7 @@ from bornbiased_jax.lineage.evidence import MATCHED, RAW_NEURONS, TOKEN_HEADS, T
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.weights_verdict import auto_verdict
 from tests.lineage.fingerprinted import Labeled
-from tests.lineage.test_battery import QUICK, decided_by, drawn, of_params, z_of
+from tests.lineage.test_battery import decided_by, drawn, hadamard, printed, quick, unrelated_pair, z_of
 
 # Half of a weight's standard deviation.
 NOISE = 0.01
@@ -29,21 +29,11 @@ def noisy(arrays, draws, strength=NOISE):
     return {path: leaf + strength * draws.standard_normal(leaf.shape, np.float32) for path, leaf in arrays.items()}
 
 
-def printed(cfg, arrays):
-    return of_params(cfg, models.unflatten(arrays))
-
-
 def suspect_of(recipe, seed):
     """The fingerprint of a descendant: what a recipe draws, as directions and places, is its model's own."""
     draws = np.random.default_rng(100 + seed)
     cfg, arrays = recipe(*drawn(seed), draws)
     return printed(cfg, noisy(arrays, draws))
-
-
-def hadamard(size):
-    rows = np.arange(size)
-    signs = [[(-1) ** bin(row & column).count("1") for column in rows] for row in rows]
-    return (np.array(signs) / np.sqrt(size)).astype(np.float32)
 
 
 def abliterate(cfg, arrays, draws):
@@ -118,11 +108,11 @@ RECIPES = {
 def test_descendants_are_found_and_the_recipe_makes_no_relation(name):
     recipe, evidence, least = RECIPES[name]
     base = printed(*drawn(1))
-    related = auto_verdict(base, suspect_of(recipe, 1), QUICK)
+    related = quick(base, suspect_of(recipe, 1))
     assert (related.verdict, related.detail["null"]) == ("same-lineage", "exact")
     assert related.detail["identical_tensors"] == 0
     assert decided_by(related) == evidence and z_of(related, evidence) > least
-    other = auto_verdict(base, suspect_of(recipe, 3), QUICK)
+    other = quick(base, suspect_of(recipe, 3))
     assert other.verdict == "unrelated", other.reason
     assert max(abs(row["z"]) for row in other.detail["tests"] if row["z"] is not None) < 4
 
@@ -162,8 +152,8 @@ def test_a_pruned_width_is_found_by_matched_neurons_and_by_heads():
     assert abs(z_of(related, TOKEN_NEURONS)) < 4 and z_of(related, TOKEN_HEADS) > 10
     assert other.verdict == "unrelated", other.reason
     # Nothing known of either model beforehand.
-    assert auto_verdict(printed(*model(1)), suspects[0], QUICK).verdict == "same-lineage"
-    assert auto_verdict(printed(*model(1)), suspects[1], QUICK).verdict == "unrelated"
+    assert quick(printed(*model(1)), suspects[0]).verdict == "same-lineage"
+    assert quick(printed(*model(1)), suspects[1]).verdict == "unrelated"
 
 
 def written_as_llama(seed, folder):
@@ -184,10 +174,10 @@ def written_as_llama(seed, folder):
 
 def test_a_qwen_written_as_a_llama_is_found(tmp_path):
     base = printed(*drawn(1, "qwen-tiny", num_kv_heads=4, head_dim=16))
-    related = auto_verdict(base, written_as_llama(1, tmp_path / "related"), QUICK)
+    related = quick(base, written_as_llama(1, tmp_path / "related"))
     assert related.verdict == "same-lineage" and related.detail["identical_tensors"] == 0
     assert decided_by(related) == RAW_NEURONS and z_of(related, RAW_NEURONS) > 100
-    other = auto_verdict(base, written_as_llama(3, tmp_path / "other"), QUICK)
+    other = quick(base, written_as_llama(3, tmp_path / "other"))
     assert other.verdict == "unrelated", other.reason
 
 
@@ -210,10 +200,10 @@ def test_a_trimmed_vocabulary_in_another_order_is_found_by_token_strings(is_rota
 
     cfg, arrays = drawn(1)
     base = fingerprint(Labeled((cfg, models.unflatten(arrays)), strings))
-    related = auto_verdict(base, trimmed(1), QUICK)
+    related = quick(base, trimmed(1))
     assert (related.verdict, related.detail["tokens_matched_by"]) == ("same-lineage", "strings")
     assert related.detail["identical_tensors"] == 0 and z_of(related, TOKEN_NEURONS) > 80
-    other = auto_verdict(base, trimmed(3), QUICK)
+    other = quick(base, trimmed(3))
     assert other.verdict == "unrelated", other.reason
 
 
@@ -245,12 +235,8 @@ def mask_neurons(arrays, draws):
 
 @pytest.mark.parametrize("change", [enlarge_coordinates, scale_by_frequency, add_common_vector, mask_neurons])
 def test_what_unrelated_models_have_in_common_is_no_relation(change):
-    pair = []
-    for seed in (1, 2):
-        cfg, arrays = drawn(seed)
-        change(arrays, np.random.default_rng(100 + seed))
-        pair.append(printed(cfg, arrays))
-    verdict = auto_verdict(*pair, QUICK)
+    pair = unrelated_pair(lambda arrays, seed: change(arrays, np.random.default_rng(100 + seed)))
+    verdict = quick(*(printed(*model) for model in pair))
     assert verdict.verdict == "unrelated", verdict.reason
     assert max(abs(row["z"]) for row in verdict.detail["tests"] if row["z"] is not None) < 4
     assert verdict.detail["agreement"] < 0.1

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import inspect
 import json
 
 import jax
@@ -37,16 +36,6 @@ def quiet():
 
 def ref(seed, model=SMALL):
     return f"seed:{seed}@{model}"
-
-
-@pytest.mark.parametrize("name", TESTS)
-def test_entries_name_functions_that_take_their_options(name):
-    entry = TESTS[name]
-    parameters = inspect.signature(entry.load()).parameters
-    assert {"alpha", *entry.options} <= set(parameters)
-    assert ("references" in parameters) is entry.references
-    assert entry.description and 0 < entry.alpha < 1
-    assert entry.needs in ("outputs", "weights")
 
 
 def test_the_commands_choices_are_the_tests():

@@ -1,10 +1,10 @@
-"""The rate of training: what its clock counts, and numbers read a step later."""
+"""The rate of training, and numbers read a step later."""
 
 import time
 
 import pytest
 
-from bornbiased_jax.training import pretrain, throughput, train
+from bornbiased_jax.training import pretrain, train
 from bornbiased_jax.training.metrics import MetricsLog, read_metrics
 from tests.training.small_run import losses, make
 
@@ -43,19 +43,3 @@ def test_numbers_read_one_step_behind_are_the_same(place, monkeypatch):
         assert [line["step"] for line in lines if "validation_loss" in line] == [3, 6, 7]
         runs.append((losses(config.out), summary["digests"]))
     assert runs[0] == runs[1]
-
-
-def test_clock_counts_the_time_of_steps_alone(monkeypatch):
-    times = iter([0.0, 10.0, 12.0, 16.0, 17.0, 100.0, 101.0])
-    monkeypatch.setattr(throughput.time, "perf_counter", lambda: next(times))
-    clock = throughput.TrainingClock(60)
-    assert clock.rate is None
-    clock.start()
-    clock.count_step()
-    clock.count_step()
-    assert clock.lap() == clock.rate == 20.0
-    # A second of a step, a checkpoint from 17 to 100, and another second of the step.
-    with clock.paused():
-        pass
-    clock.count_step()
-    assert clock.lap() == 30.0 and clock.rate == pytest.approx(180 / 8)
