@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bornbiased_jax.checkpoints import Checkpoint, digest, export_hugging_face, open_checkpoint, tensor_digests
+from bornbiased_jax.checkpoints import Checkpoint, digest, export_hugging_face, open_checkpoint, tensor_digests, tensors
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.generation import generate_text
@@ -59,6 +59,11 @@ def test_digest_depends_on_every_bit_of_weights_alone():
     assert digest(transposed) != full
     zeros = {dtype: digest({"x": np.zeros(4, dtype)}) for dtype in ("float32", "int32")}
     assert zeros["float32"] != zeros["int32"]
+
+
+def test_digests_pair_tensors_with_their_names():
+    first, second = np.ones(3, np.float32), np.zeros(3, np.float32)
+    assert digest({"a": first, "b": second}) != digest({"a": second, "b": first})
 
 
 def test_tokenizer_read_on_first_access(tmp_path):
@@ -207,6 +212,18 @@ def test_sharding_on_one_device_places_every_parameter():
     assert checkpoint.digest() == digest(open_checkpoint(HF / "gpt_neox").params())
 
 
+@pytest.mark.slow
+def test_loading_makes_no_copy_of_a_parameter(monkeypatch, tmp_path):
+    """On a CPU: else every parameter is there twice for a moment, the largest too."""
+    result, real = [], tensors.aligned_zeros
+    monkeypatch.setattr(tensors, "aligned_zeros", lambda *some: result.append(real(*some)) or result[-1])
+    cfg = preset("llama-tiny", num_layers=2, d_model=24, num_heads=2, d_ff=40, vocab_size=61)
+    export_hugging_face(cfg, init_seed(cfg, 0), tmp_path / "model")
+    params = open_checkpoint(tmp_path / "model").params()
+    held = {leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(params)}
+    assert held == {buffer.ctypes.data for buffer in result} and len(result) > 5
+
+
 def assert_reads_the_same(ref):
     """Tensor by tensor, by first rows and all at once."""
     reader = open_checkpoint(ref)
@@ -249,3 +266,15 @@ def assert_first_rows(reader, rows=3):
             full = reader.read(path, layer)
             wanted = full if full.ndim == 1 else full[:rows]
             np.testing.assert_array_equal(reader.read(path, layer, rows=rows), wanted, err_msg=f"{path} {layer}")
+
+
+def test_a_file_is_read_in_part_and_leaves_no_mapping(tmp_path, monkeypatch):
+    opened = open_checkpoint("seed:1@llama-tiny,num_layers=1,d_model=16,num_heads=2,d_ff=24,vocab_size=60")
+    export_hugging_face(opened.cfg, opened.params(), tmp_path / "hf")
+    reader = open_checkpoint(tmp_path / "hf")
+    reader.read("head/kernel")
+    maps = Path("/proc/self/maps")
+    assert not maps.exists() or "model.safetensors" not in maps.read_text()
+    monkeypatch.delattr(np, "fromfile")  # what reads a tensor whole
+    assert reader.read("head/kernel", None, rows=2).shape == (2, 60)
+    assert not maps.exists() or "model.safetensors" not in maps.read_text()

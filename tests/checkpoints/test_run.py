@@ -1,6 +1,8 @@
 """The run format read without a trainer: checksums and seeds of a checkpoint are held against its weights."""
 
+import gc
 import shutil
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -13,12 +15,14 @@ from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.checkpoints.formats.run import (
     FOLDER,
     RUN_FILE,
+    SavedTree,
     checksums,
     progress_tree,
 )
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
+from bornbiased_jax.parameters import flatten
 
 CFG = preset("llama-tiny", num_layers=2, d_model=8, d_ff=8, num_heads=2, vocab_size=16, max_seq_len=8)
 SEEDS = (5, 3)
@@ -41,6 +45,33 @@ def save_run(folder, *, seeds=SEEDS, change=lambda sums: sums):
     run = {"config": config, "steps": 1, "tokens_digest": "", "initial_digest": ""}
     io.write_json(folder / RUN_FILE, run)
     return folder
+
+
+@pytest.mark.slow
+def test_loading_a_run_keeps_one_copy_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(SavedTree, "read", recorded(SavedTree.read, loaded := []))
+    checkpoint = open_checkpoint(f"{save_run(tmp_path / 'run')}@seed=5")
+    params = checkpoint.params()
+    gc.collect()
+    assert len(loaded) == len(flatten(params)) and not any(reference() is not None for reference in loaded)
+    # Blocks of one parameter are read from one load of it.
+    loaded.clear()
+    for layer in range(CFG.num_layers):
+        np.testing.assert_array_equal(
+            checkpoint.read("blocks/mlp/up/kernel", layer), params["blocks"]["mlp"]["up"]["kernel"][layer]
+        )
+    assert len(loaded) == 1
+
+
+def recorded(read, references):
+    """The same method, remembering what it gave without keeping it alive."""
+
+    def wrapped(self, name):
+        tensor = read(self, name)
+        references.append(weakref.ref(tensor))
+        return tensor
+
+    return wrapped
 
 
 def swapped(sums):
