@@ -133,7 +133,7 @@ def check_process(coordinator: str, num_processes: int, process_id: int) -> None
         InputError: it cannot.
     """
     host, _, port = coordinator.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+    if not host or not 0 < (whole(port) or 0) < 65536:
         raise InputError(f"coordinator {coordinator!r} is not of the form HOST:PORT")
     if num_processes < 1:
         raise InputError(f"the number of processes, {num_processes}, is not at least 1")

@@ -81,6 +81,8 @@ def test_batch_part_of_one_process():
 def test_initialize_distributed_refuses():
     with pytest.raises(InputError, match="HOST:PORT"):
         parallel.initialize_distributed("nowhere", 2, 0)
+    with pytest.raises(InputError, match="HOST:PORT"):
+        parallel.check_process("host:" + "9" * 5000, 2, 0)
     with pytest.raises(InputError, match="process id 2"):
         parallel.initialize_distributed("localhost:1234", 2, 2)
 

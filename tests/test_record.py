@@ -79,17 +79,6 @@ def test_git_revision_and_its_dirt(tmp_path, monkeypatch):
     assert record.git_revision() == {"revision": head, "dirty": True}
 
 
-def test_untracked_files_are_no_dirt(tmp_path, monkeypatch):
-    """Outputs lie next to the code; a changed file of the code is another matter."""
-    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
-    package = _package(tmp_path, monkeypatch)
-    _commit(tmp_path, "first")
-    (tmp_path / "numbers.json").write_text("{}")
-    assert record.git_revision()["dirty"] is False
-    (package / "__init__.py").write_text("x = 1\n")
-    assert record.git_revision()["dirty"] is True
-
-
 def test_the_precision_is_the_one_given():
     assert record.provenance(precision="bfloat16")["precision"] == "bfloat16"
     assert "precision" not in record.provenance()
