@@ -301,9 +301,8 @@ def predict(
     if not isinstance(seq_len, int | np.integer):
         raise InputError(f"seq_len={seq_len!r} is no length: give a whole number of positions")
     check_length(cfg, seq_len)
-    check_covered(cfg)
-    check_room(cfg, seq_len)
     described = stack_of(cfg, tokens=tokens)
+    check_room(cfg, seq_len)
     try:
         prediction = whole_model.predict(
             described,

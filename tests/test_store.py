@@ -217,12 +217,6 @@ def test_a_finished_store_that_cannot_be_written_is_read():
         assert tasks.chunks() == set(CHUNKS[:2])
 
 
-def test_a_folder_of_other_things_is_refused(tmp_path):
-    (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(InputError, match="thesis.tex"):
-        Store(tmp_path).check()
-
-
 @pytest.mark.parametrize("field", ["code", "libraries", "device"])
 def test_a_worker_of_another_installation_refuses_in_one_sentence(tmp_path, field, monkeypatch):
     tasks = task_store(tmp_path)
