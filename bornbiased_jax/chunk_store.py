@@ -14,7 +14,6 @@ import importlib
 import json
 import os
 import re
-import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from io import BytesIO
 from pathlib import Path
@@ -38,7 +37,7 @@ REQUESTED, FAILED = "asked-", "failed-"
 _FUNCTION = re.compile(r"(bornbiased_jax|experiments|tests)(\.\w+)+:compute")
 _REMOVE = "it was edited or corrupted: remove it"
 
-RecordKind = TypeVar("RecordKind", bound=Mapping[str, object])
+T = TypeVar("T")
 TaskSettings = Mapping[str, Any]
 """JSON-ready settings of a task."""
 Results = dict[str, Any]
@@ -74,16 +73,6 @@ class Chunk(NamedTuple):
         return None if match is None else cls(*map(int, match.groups()))
 
 
-class TaskRecord(TypedDict):
-    """``task.json``: everything that the numbers of a task depend on, but for seed and range."""
-
-    function: str
-    settings: dict[str, object]
-    code: str
-    libraries: dict[str, str]
-    device: str
-
-
 class RequestedRecord(TypedDict):
     """``asked-….json``: requested chunks, every seed on every range."""
 
@@ -99,7 +88,7 @@ class FailedRecord(TypedDict):
 
 
 class Task(NamedTuple):
-    """A function and what its results depend on besides seed and range of inputs.
+    """``task.json``: a function and what its results depend on besides seed and range of inputs.
 
     Attributes:
         function: ``module:compute``, a :data:`Compute`.
@@ -179,13 +168,12 @@ class Store(Folder):
 
 def read_task(place: Path) -> Task:
     """Read the task that a folder of a store is of."""
-    return Task(**_read_record(TaskRecord, place))
+    return _read_record(Task, place)
 
 
-def _read_record(kind: type[RecordKind], place: Path) -> RecordKind:
+def _read_record(kind: type[T], place: Path) -> T:
     """Read a JSON file of a store; refuse one that was edited."""
-    record: RecordKind = schema.check(kind, io.read_json(place), str(place), _REMOVE)
-    return record
+    return schema.check(kind, io.read_json(place), str(place), _REMOVE)
 
 
 class TaskStore:
@@ -264,7 +252,9 @@ class TaskStore:
                 raise ValueError("it is not what was written")
             tree: Results = unflatten_dict(flat, sep="/")
             return tree
-        except (OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile) as error:
+        except MemoryError:
+            raise
+        except Exception as error:  # corrupted bytes make the archive's and NumPy's parsers raise errors of many kinds
             place = io.set_aside(path)
             progress.warn(f"{path} is corrupted ({error}): set aside as {place.name}, and computed again")
             return None

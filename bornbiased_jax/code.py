@@ -53,8 +53,6 @@ def code_digest(compute: Callable[..., Any]) -> str:
     while isinstance(compute, functools.partial):
         compute = compute.func
     compute = inspect.unwrap(compute)
-    if compute.__module__.split(".")[0] == PACKAGE:
-        return _digest(compute.__module__, ROOT, None)
     try:
         source = inspect.getsourcefile(compute)
     except TypeError:
@@ -62,102 +60,84 @@ def code_digest(compute: Callable[..., Any]) -> str:
     # Python 3.13 names "<string>" for code that was made of one.
     if source is None or source.startswith("<"):
         raise InputError(f"{compute.__qualname__} has no source file to take a digest of: define it in a module")
-    return _digest(compute.__module__, ROOT, Path(source))
+    return _digest(compute.__module__, Path(source))
 
 
 @functools.cache
-def _digest(module: str, root: Path, source: Path | None) -> str:
-    modules = closure(module, root, source)
+def _digest(module: str, source: Path) -> str:
+    modules = closure(module, source)
     text = "\n".join(f"{name}\n{modules[name]}" for name in sorted(modules))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def closure(module: str, root: Path = ROOT, source: Path | None = None) -> dict[str, str]:
+def closure(module: str, source: Path | None = None) -> dict[str, str]:
     """Return every module that a module imports, directly or not, and its syntax as text.
 
     Args:
         module: the first one.
-        root: the folder of the packages.
-        source: the module's file, where it lies outside the packages.
+        source: the module's file, where it lies outside the package.
     """
-    path = source or _find(root, module)
+    path = source or _find(module)
     if path is None:
-        raise InputError(f"the module {module} does not lie below {root}")
+        raise InputError(f"the module {module} does not lie below {ROOT}")
     modules: dict[str, str] = {}
     waiting = [(module, path)]
     while waiting:
         name, path = waiting.pop()
         if name in modules:
             continue
-        try:
-            facts = path.stat()
-            modules[name], imports = _parse(path, facts.st_mtime_ns, facts.st_size)
-        except (OSError, SyntaxError, ValueError) as error:
-            raise InputError(f"{path} cannot be read as Python: {error}") from error
-        for target, member in imports:
-            # A member of a package is a module, or a name of its __init__.
-            for candidate in (f"{target}.{member}", target) if member else (target,):
-                place = _find(root, candidate)
-                if place is not None:
-                    break
-            if place is None or any(f"{candidate}.".startswith(f"{silent}.") for silent in SILENT):
+        modules[name], imports = _parse(path)
+        for imported in imports:
+            # What is imported from a package is a module, or a name of its __init__.
+            parent, _, member = imported.rpartition(".")
+            target = imported if _find(imported) else parent
+            place = _find(target)
+            if place is None or any(f"{target}.".startswith(f"{silent}.") for silent in SILENT):
                 continue
-            if (
-                candidate == target
-                and member
-                and place.name == "__init__.py"
-                and "def __getattr__(" in place.read_text()
-            ):
-                raise InputError(f"{member} of {target} is found by name: import it from its module")
-            waiting.append((candidate, place))
+            if target == parent and place.name == "__init__.py" and "def __getattr__(" in place.read_text():
+                raise InputError(f"{member} of {parent} is found by name: import it from its module")
+            waiting.append((target, place))
     return modules
 
 
-def _find(root: Path, module: str) -> Path | None:
+def _find(module: str) -> Path | None:
     if module.split(".")[0] != PACKAGE:
         return None
-    path = root.joinpath(*module.split("."))
+    path = ROOT.joinpath(*module.split("."))
     return next((place for place in (path.with_suffix(".py"), path / "__init__.py") if place.is_file()), None)
 
 
-@functools.lru_cache(maxsize=4096)
-def _parse(path: Path, _mtime_ns: int, _size: int) -> tuple[str, list[tuple[str, str]]]:
-    """Return the syntax of a file as text, and its imports: (module, member or "")."""
-    parts: list[str] = []
-    imports: list[tuple[str, str]] = []
-    _read(ast.parse(path.read_text()), parts, imports)
-    return "".join(parts), imports
+@functools.cache
+def _parse(path: Path) -> tuple[str, list[str]]:
+    """Return the syntax of a file as text, and the modules and members that it imports by their full names."""
+    try:
+        tree = ast.parse(path.read_text())
+        return _text(tree), [name for node in ast.walk(tree) for name in _imports_of(node)]
+    except (OSError, SyntaxError, ValueError) as error:
+        raise InputError(f"{path} cannot be read as Python: {error}") from error
 
 
-def _read(value: object, parts: list[str], imports: list[tuple[str, str]]) -> None:
-    """Append a syntax tree as text without docstrings and places, alike on every Python, and what it imports."""
+def _text(value: object) -> str:
+    """Write a syntax tree as text without docstrings and places, alike on every Python."""
     if isinstance(value, ast.AST):
-        imports += _imports_of(value)
-        parts.append(type(value).__name__)
-        for name in value._fields:
-            field = getattr(value, name, None)
-            if field is not None and field != [] and name not in _NO_CODE:
-                parts.append(f" {name}=")
-                _read(field, parts, imports)
-    elif isinstance(value, list):
-        parts.append("[")
-        for entry in value:
-            if not _is_silent(entry):
-                _read(entry, parts, imports)
-        parts.append("]")
-    else:
-        parts.append(repr(value))
+        fields = ((name, getattr(value, name, None)) for name in value._fields if name not in _NO_CODE)
+        parts = [f" {name}={_text(field)}" for name, field in fields if field is not None and field != []]
+        return type(value).__name__ + "".join(parts)
+    if isinstance(value, list):
+        return f"[{''.join(_text(entry) for entry in value if not _is_silent(entry))}]"
+    return repr(value)
 
 
-def _imports_of(node: ast.AST) -> list[tuple[str, str]]:
+def _imports_of(node: ast.AST) -> list[str]:
     if isinstance(node, ast.Import):
-        return [(alias.name, "") for alias in node.names]
+        return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom):
         if node.level or node.names[0].name == "*":
             raise ValueError(f"line {node.lineno}: import by the module's full name, and what is used by its own")
-        return [(node.module or "", alias.name) for alias in node.names]
+        return [f"{node.module}.{alias.name}" for alias in node.names]
     if isinstance(node, ast.Constant) and isinstance(node.value, str) and _LOADED_BY_NAME.match(node.value):
-        return [(node.value.partition(":")[0], "")]
+        module = node.value.partition(":")[0]
+        return [module] if _find(module) else []
     return []
 
 

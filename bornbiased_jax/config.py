@@ -345,16 +345,6 @@ def _refuse_unknown(names: Iterable[str]) -> None:
             raise InputError(f"unknown model field {name!r}: {hint}")
 
 
-def limits(name: str) -> tuple[type, float, float] | None:
-    """Return int or float, the least and the greatest value of a field; None for one that is not a number.
-
-    Example:
-        >>> limits("num_layers"), limits("norm")
-        ((<class 'int'>, 1, 10000), None)
-    """
-    return ends(TYPES[name])
-
-
 def _checked(name: str, value: object) -> FieldValue:
     """Check the type and range of a value and return it; integers given as whole floats are accepted."""
     kind = TYPES[name]
@@ -367,7 +357,7 @@ def _checked(name: str, value: object) -> FieldValue:
         if not isinstance(value, str) or value not in choices:
             raise InputError(f"{name}={shown(value)} is not one of {', '.join(map(str, choices))}")
         return value
-    if limits(name) is not None:
+    if ends(kind) is not None:
         number: FieldValue = within(kind, value, name)
         return number
     if kind is str or str in typing.get_args(kind):

@@ -8,25 +8,15 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
+import jax
 from packaging.requirements import Requirement
 
 import bornbiased_jax
 from bornbiased_jax import hardware
+from bornbiased_jax.record import LIBRARIES
 from bornbiased_jax.text.cache import CACHE_VARIABLE, cache_dir
 
 DISTRIBUTION = "bornbiased-jax"
-LIBRARIES = (
-    "jax",
-    "jaxlib",
-    "flax",
-    "optax",
-    "orbax-checkpoint",
-    "grain",
-    "numpy",
-    "scipy",
-    "tokenizers",
-    "safetensors",
-)
 EXTRAS = {
     "cuda": "computing on an NVIDIA GPU",
     "torch": "`parity`, the comparison with transformers",
@@ -70,7 +60,7 @@ def diagnose() -> dict[str, object]:
     return {
         "version": bornbiased_jax.__version__,
         "python": platform.python_version(),
-        "libraries": {name: _version(name) for name in LIBRARIES},
+        "libraries": {name: _version(name) for name in (*LIBRARIES, "tokenizers", "safetensors")},
         "backend": backend,
         "devices": devices,
         "cores": hardware.cores(),
@@ -129,8 +119,6 @@ def _version(name: str) -> str | None:
 
 
 def _devices() -> tuple[list[dict[str, object]], str]:
-    import jax  # noqa: PLC0415 (takes a second)
-
     return [
         {
             "kind": device.device_kind,

@@ -16,6 +16,7 @@ from bornbiased_jax import hardware, keys
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import FIXABLE, distribution, draw
+from bornbiased_jax.model.limits import check_length
 from bornbiased_jax.model.model import head_path
 from bornbiased_jax.parameters import parameter_table
 from bornbiased_jax.prediction import check_room, stack_of
@@ -61,11 +62,12 @@ def top1_given_table(cfg: ModelConfig, seq_len: int, num_inputs: int, seed: int,
         tokens: inputs are uniform random tokens; else Gaussian vectors.
 
     Raises:
-        InputError: what theory refuses, or tables that do not fit.
+        InputError: what theory refuses, sequences that are too long, or tables that do not fit.
     """
     cells = cfg.vocab_size * (2 * cfg.d_model + 6 * NODES)
     hardware.check_memory(8.0 * cells, f"a table of {cfg.vocab_size:,} tokens", "leave --theory out", on_host=True)
     stack = stack_of(cfg, tokens=tokens)
+    check_length(cfg, seq_len)
     check_room(cfg, seq_len)
     try:
         return _top1(cfg, stack, seq_len, num_inputs, seed, tokens)

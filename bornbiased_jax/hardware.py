@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,10 +26,19 @@ def cores() -> int:
 
 def device_memory() -> int | None:
     """Return the bytes that the first local device may hold, or None where it does not say (a CPU)."""
+    return _memory_stat("bytes_limit")
+
+
+def peak_device_memory() -> int | None:
+    """Return the most bytes that the first local device has held so far, or None where it does not say."""
+    return _memory_stat("peak_bytes_in_use")
+
+
+def _memory_stat(name: str) -> int | None:
     import jax  # noqa: PLC0415 (takes a second)
 
-    limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
-    return None if limit is None else int(limit)
+    value = (jax.local_devices()[0].memory_stats() or {}).get(name)
+    return None if value is None else int(value)
 
 
 def available_memory() -> int | None:
@@ -82,13 +92,11 @@ def _control_groups() -> Iterator[tuple[Path, tuple[str, str, str]]]:
 def _left_to_process() -> int | None:
     """Return the memory left of the limit on address space (``ulimit -v``)."""
     try:
-        import resource  # noqa: PLC0415 (no module of Windows)
-
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]
         if limit == resource.RLIM_INFINITY:
             return None
         return int(limit) - int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    except (ImportError, OSError, ValueError, IndexError):
+    except (OSError, ValueError, IndexError):
         return None
 
 
@@ -116,11 +124,3 @@ def check_memory(needed: float, description: str, remedy: str, *, on_host: bool 
 
 def _gib(size: float) -> str:
     return f"{size / GIB:,.1f}" if size < 1000 * GIB else f"{size / GIB:,.0f}"
-
-
-def memory_in_use_peak() -> int | None:
-    """Return the most bytes that the first device has held so far, or None where it does not say."""
-    import jax  # noqa: PLC0415 (takes a second)
-
-    peak = (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
-    return None if peak is None else int(peak)

@@ -73,7 +73,8 @@ def _reason(error: BaseException) -> str:
         return "the hub does not take your token: `hf auth login` with a new one, or change or unset HF_TOKEN"
     if "OfflineModeIsEnabled" in kinds:
         return "it is not in the cache, and HF_HUB_OFFLINE is set: unset that"
-    message = cut(str(error).splitlines()[0]) if str(error) else repr(error)
+    text = str(error).strip()
+    message = cut(text.splitlines()[0]) if text else repr(error)
     if message.startswith("Consistency check failed"):
         return "the transfer broke off (call again: whole files are kept)"
     if "HTTPError" in kinds or "ConnectionError" in kinds or "LocalEntryNotFoundError" in kinds:

@@ -6,7 +6,6 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from bornbiased_jax import keys
 from bornbiased_jax.config import ModelConfig, check_config
@@ -154,6 +153,19 @@ def draw(key: jax.Array, shape: tuple[int, ...], dist: Distribution, layer: jax.
     return unit * (stds[0] if layer is None or len(dist.stds) == 1 else stds[layer])
 
 
+def draw_blocks(key: jax.Array, shape: tuple[int, ...], dist: Distribution, num_layers: int) -> jax.Array:
+    """Draw a parameter of all blocks; layer l depends on (key, l) alone, so depth changes no earlier layer.
+
+    Args:
+        key: of the parameter's path.
+        shape: without the axis of blocks.
+        dist: its distribution.
+        num_layers: the size of that axis.
+    """
+    drawn: jax.Array = jax.vmap(functools.partial(draw, key, shape, dist))(jnp.arange(num_layers, dtype=jnp.uint32))
+    return drawn
+
+
 def init(cfg: ModelConfig, *, key: jax.Array, fixed_key: jax.Array | None = None) -> Params:
     """Draw the initial weights of a model: a pure function of the configuration and the key.
 
@@ -175,7 +187,6 @@ def init(cfg: ModelConfig, *, key: jax.Array, fixed_key: jax.Array | None = None
     (2, 16, 32)
     """
     flat = {}
-    layers = jnp.arange(cfg.num_layers, dtype=jnp.uint32)
     for path, parameter in parameter_table(cfg).items():
         dist = distribution(cfg, parameter)
         if dist.constant is not None:
@@ -184,9 +195,7 @@ def init(cfg: ModelConfig, *, key: jax.Array, fixed_key: jax.Array | None = None
         source = fixed_key if fixed_key is not None and path.startswith(FIXABLE) else key
         leaf_key = keys.leaf_key(source, path)
         if parameter.is_stacked:
-            # Layer l depends on (key, l) alone, so depth changes no earlier layer.
-            draw_layer = functools.partial(draw, leaf_key, parameter.block_shape, dist)
-            flat[path] = jax.vmap(draw_layer)(layers)
+            flat[path] = draw_blocks(leaf_key, parameter.block_shape, dist, cfg.num_layers)
         else:
             flat[path] = draw(leaf_key, parameter.shape, dist)
     return unflatten(flat)
@@ -215,7 +224,4 @@ def init_seed(cfg: ModelConfig, seed: int | jax.Array, *, fixed_key: jax.Array |
     >>> many["embed"]["embedding"].shape
     (8, 64, 16)
     """
-    check_config(cfg)
-    # A seed may be traced, which no check sees.
-    number = seed if isinstance(seed, jax.Array | np.ndarray) else keys.check_seed(seed)
-    return init(cfg, key=keys.init_key(number), fixed_key=fixed_key)
+    return init(check_config(cfg), key=keys.init_key(seed), fixed_key=fixed_key)

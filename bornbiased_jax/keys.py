@@ -42,9 +42,12 @@ def check_seed(seed: int) -> int:
 def stream_key(seed: int | jax.Array, stream: str) -> jax.Array:
     """Return the key of one stream of randomness ("init", "inputs", "data", "dropout") of one seed.
 
-    ``seed`` may be traced (uint32), so that hundreds of seeds can be vmapped.
+    ``seed`` may be traced (uint32), so that hundreds of seeds can be vmapped; no check sees such a one.
+
+    Raises:
+        InputError: the seed is out of range.
     """
-    number = np.uint32(check_seed(int(seed))) if isinstance(seed, (int, np.integer)) else seed
+    number = seed if isinstance(seed, jax.Array | np.ndarray) else np.uint32(check_seed(seed))
     # Not jax.random.key, which adds jax_random_seed_offset to the seed; the two words are those that it makes of one.
     words = jnp.stack([jnp.zeros((), jnp.uint32), jnp.asarray(number).astype(jnp.uint32)])
     return jax.random.fold_in(jax.random.wrap_key_data(words, impl=PRNG_IMPL), stable_hash(stream))
@@ -118,12 +121,3 @@ def normal_error_bound(z: np.ndarray) -> np.ndarray:
     ulp = np.spacing(np.maximum(z, 2.0**-20).astype(np.float32)).astype(np.float64)
     bound: np.ndarray = 8 * ulp + np.sqrt(np.pi / 2) * np.exp(z**2 / 2) * 2.0**-24
     return bound
-
-
-def stacked_normal(key: jax.Array, num_layers: int, shape: tuple[int, ...], std: float) -> jax.Array:
-    """Draw normals [L, *shape]; layer l depends on (key, l) alone, so depth changes no earlier layer."""
-
-    def draw(layer: jax.Array) -> jax.Array:
-        return normal(jax.random.fold_in(key, layer), shape, std)
-
-    return jax.vmap(draw)(jnp.arange(num_layers, dtype=jnp.uint32))

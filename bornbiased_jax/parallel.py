@@ -2,7 +2,7 @@
 
 The models know nothing of this. A mesh has three axes: ``seed`` (each device holds some of the seeds), ``data`` (each
 device sees a part of the batch) and ``fsdp`` (the same, and the matrices are cut too). Where a parameter is cut follows
-from its named axes in the table of parameters, by :data:`RULES`.
+from its named axes in the table of parameters: along ``fsdp``, but for :data:`UNCUT`.
 """
 
 from __future__ import annotations
@@ -31,22 +31,8 @@ PyTree = Any
 
 AXES = ("seed", "data", "fsdp")
 BATCH_AXES = ("data", "fsdp")
-RULES: dict[Axis, str | None] = {
-    # The scan over layers walks along theirs.
-    "layer": None,
-    "vocab": "fsdp",
-    "position": "fsdp",
-    "residual": "fsdp",
-    "hidden": "fsdp",
-    "head": "fsdp",
-    "kv_head": "fsdp",
-    "head_dim": "fsdp",
-    "expert": "fsdp",
-    "shared_hidden": "fsdp",
-    "shared_expert": None,
-    "prefix": "fsdp",
-}
-"""From a named axis of the parameters to the axis of the mesh that may cut it; None: it is never cut."""
+UNCUT: frozenset[Axis] = frozenset(("layer", "shared_expert", "channel"))
+"""Named axes of parameters that ``fsdp`` does not cut: the scan over layers walks along its own, others are small."""
 PIECE_BYTES = 1 << 25
 """Of an array over several processes, so much passes between them at once on its way to the host."""
 _LOST = re.compile("gloo|nccl|coordination service|heartbeat|connection (closed|reset|refused)", re.IGNORECASE)
@@ -133,7 +119,7 @@ def check_process(coordinator: str, num_processes: int, process_id: int) -> None
         InputError: it cannot.
     """
     host, _, port = coordinator.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+    if not host or not 0 < (whole(port) or 0) < 65536:
         raise InputError(f"coordinator {coordinator!r} is not of the form HOST:PORT")
     if num_processes < 1:
         raise InputError(f"the number of processes, {num_processes}, is not at least 1")
@@ -149,19 +135,15 @@ def lost_process(error: BaseException) -> bool:
 def parameter_spec(parameter: Parameter, mesh: Mesh) -> PartitionSpec:
     """Return the partition of one parameter of one model.
 
-    A matrix is cut by each axis of the mesh once: in the largest of the dimensions that :data:`RULES` give to that axis
-    and that divide evenly. Vectors are whole everywhere, as they cost nothing.
+    A matrix is cut along ``fsdp`` in the largest of its dimensions that divide evenly and are none of :data:`UNCUT`.
+    Vectors are whole everywhere, as they cost nothing.
     """
-    spec: list[str | None] = [None] * len(parameter.shape)
-    for name, ways in mesh.shape.items():
-        # Several named axes in one dimension lie one after the other: the outer one is cut.
-        mesh_axes = [RULES.get(axes[0]) for axes in parameter.axes]
-        fits = [at for at, axis in enumerate(mesh_axes) if axis == name and parameter.shape[at] % ways == 0]
-        if fits and ways > 1 and parameter.is_matrix:
-            spec[max(fits, key=lambda at: parameter.shape[at])] = name
-    while spec and spec[-1] is None:
-        spec.pop()
-    return PartitionSpec(*spec)
+    ways = mesh.shape["fsdp"]
+    # Several named axes in one dimension lie one after the other: the outer one is cut.
+    fits = [at for at, axes in enumerate(parameter.axes) if axes[0] not in UNCUT and parameter.shape[at] % ways == 0]
+    if ways == 1 or not fits or not parameter.is_matrix:
+        return PartitionSpec()
+    return PartitionSpec(*(None,) * max(fits, key=lambda at: parameter.shape[at]), "fsdp")
 
 
 def tree_shardings(cfg: ModelConfig, tree: PyTree, mesh: Mesh) -> PyTree:

@@ -22,9 +22,7 @@ from flax import traverse_util
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.fields import unread_fields
-from bornbiased_jax.schemes import GROUPS, Group, parse_groups
-
-__all__ = ["GROUPS", "Group"]
+from bornbiased_jax.schemes import Group, parse_groups
 
 Params = dict[str, Any]
 Axis = Literal[
@@ -88,11 +86,6 @@ class Parameter:
     def reads_residual(self) -> bool:
         """True if it is a matrix [in, out] whose input is the residual stream."""
         return self.is_matrix and self.axes[-2] == ("residual",)
-
-    @property
-    def is_writer(self) -> bool:
-        """True if it is a matrix [in, out] whose output is added to the residual stream."""
-        return self.is_stacked and self.is_matrix and self.axes[-1] == ("residual",)
 
     @property
     def in_expert(self) -> bool:

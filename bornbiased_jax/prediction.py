@@ -31,8 +31,8 @@ def check_covered(cfg: ModelConfig) -> None:
     """Refuse configurations that theory does not cover, by the field.
 
     Raises:
-        InputError: layers that differ, experts, norms on both sides, a prefix, another scale of attention, norms and
-            biases that do not begin as ones and zeros, matrices of ones.
+        InputError: layers that differ, experts, a prefix, bounded attention logits, another scale of residual branches
+            or of logits, norms and biases that do not begin as ones and zeros, matrices of ones.
     """
     for name, policy in fields_of("theory"):
         if policy.kind == "refused" and getattr(cfg, name) != policy.unless:
@@ -54,7 +54,8 @@ def stack_of(cfg: ModelConfig, *, tokens: bool = True) -> Stack:
         tokens: inputs are uniform tokens; else Gaussian vectors of the embedding's standard deviation.
 
     Raises:
-        InputError: a kernel of attention that the theory of a whole model does not have.
+        InputError: what :func:`check_covered` refuses, a kernel of attention that the theory of a whole model does not
+            have, norms on both sides, one token, or mirrored neurons without a theory.
     """
     check_covered(cfg)
     if cfg.attention_kernel not in ("softmax", "sigmoid", "centred"):
@@ -300,9 +301,8 @@ def predict(
     if not isinstance(seq_len, int | np.integer):
         raise InputError(f"seq_len={seq_len!r} is no length: give a whole number of positions")
     check_length(cfg, seq_len)
-    check_covered(cfg)
-    check_room(cfg, seq_len)
     described = stack_of(cfg, tokens=tokens)
+    check_room(cfg, seq_len)
     try:
         prediction = whole_model.predict(
             described,

@@ -91,7 +91,7 @@ def in_words(kind: object) -> str:
     limits = ends(kind)
     assert limits is not None
     number, low, high = limits
-    return f"{'an integer' if number is int else 'a number'}{span(low, high)}"
+    return f"{'an integer' if number is int else 'a number'} from {_digits(low)} to {_digits(high)}"
 
 
 def within(kind: object, value: object, name: str) -> Any:  # noqa: ANN401 (int or float, as the type says)
@@ -113,18 +113,6 @@ def within(kind: object, value: object, name: str) -> Any:  # noqa: ANN401 (int 
         if converted == value:
             return converted
     raise InputError(f"{name}={shown(value)} is not {in_words(kind)}")
-
-
-def span(low: float | None, high: float | None) -> str:
-    """Write a range in words, to stand after "an integer" or "a number".
-
-    Example:
-        >>> span(1, 10_000), span(0.0, None)
-        (' from 1 to 10,000', ' of at least 0')
-    """
-    if low is None:
-        return "" if high is None else f" of at most {_digits(high)}"
-    return f" of at least {_digits(low)}" if high is None else f" from {_digits(low)} to {_digits(high)}"
 
 
 def _digits(number: float) -> str:

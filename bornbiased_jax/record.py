@@ -42,7 +42,7 @@ except ImportError:  # pragma: no cover - a later JAX
 REVISION_VARIABLE = "BORNBIASED_REVISION"
 """Names the commit of a copy of the source that has no git folder: 40 hexadecimal digits."""
 
-_LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "scipy")
+LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "scipy")
 _FLAGS = (
     "jax_default_matmul_precision",
     "jax_default_prng_impl",
@@ -185,7 +185,7 @@ def provenance(
         **(measurement.to_dict() if measurement else {}),
     }
     # Where the device counts its memory (a GPU).
-    if devices and (peak := hardware.memory_in_use_peak()) is not None:
+    if devices and (peak := hardware.peak_device_memory()) is not None:
         record["device_peak_memory_bytes"] = peak
     record.update(jsonable(extra))
     return record
@@ -272,7 +272,7 @@ def cpu() -> dict[str, object]:
 @functools.cache
 def _installed_versions() -> dict[str, str]:
     """Read versions once: to look them up takes longer than many a command computes."""
-    return {name: metadata.version(name) for name in _LIBRARIES}
+    return {name: metadata.version(name) for name in LIBRARIES}
 
 
 def library_versions() -> dict[str, str]:

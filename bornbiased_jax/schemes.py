@@ -26,7 +26,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from bornbiased_jax.errors import InputError
 
@@ -321,9 +321,19 @@ def parse_rule(group: str, text: str) -> Rule:
 
 
 def parse_groups(text: str) -> dict[Group, Rule]:
-    """Parse rules of several groups, as in ``down=zeros;embedding=normal:1.0``."""
-    pairs = [part.partition("=") for part in text.split(";") if part]
-    return {group: parse_rule(group, rule) for group, _, rule in pairs}  # type: ignore[misc]
+    """Parse rules of several groups, as in ``down=zeros;embedding=normal:1.0``.
+
+    Raises:
+        InputError: as :func:`parse_rule`, or a group has two rules.
+    """
+    rules: dict[Group, Rule] = {}
+    for part in filter(None, text.split(";")):
+        group: Any
+        group, _, rule = part.partition("=")
+        if group in rules:
+            raise InputError(f"init.{group} has two rules: give it one")
+        rules[group] = parse_rule(group, rule)
+    return rules
 
 
 @functools.lru_cache(maxsize=256)

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bornbiased_jax.config import FIELDS, PRESETS, TYPES, ModelConfig, limits, parse_setting, preset
+from bornbiased_jax.config import FIELDS, PRESETS, TYPES, ModelConfig, parse_setting, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import parameter_shapes
 from bornbiased_jax.parameters import count_parameters
+from bornbiased_jax.ranges import ends
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -62,7 +63,7 @@ NUMBERS = [name for name, kind in TYPES.items() if "int" in str(kind) or "float"
 
 @pytest.mark.parametrize("name", NUMBERS)
 def test_every_number_has_a_range_and_is_refused_beyond_it(name):
-    number, low, high = limits(name)
+    number, low, high = ends(TYPES[name])
     above = high + 1 if number is int else high * 1.01
     for value in (low - 1, above, 10**400, float("nan"), float("inf"), -float("inf"), "1", True, [1]):
         with pytest.raises(InputError, match=f"^{name}=.* is not an? (integer|number) from "):

@@ -100,7 +100,7 @@ def test_two_processes_give_the_numbers_of_one(name, tmp_path, monkeypatch):
         # log10 p is as many times larger than the cosines it comes from.
         exact = not isinstance(value, float)
         assert actual[place] == (value if exact else pytest.approx(value, rel=1e-6, abs=1e-6)), place
-    if "births" in name:
+    if "initializations" in name:
         assert expected == actual  # each seed's program is that of one device
 
 
@@ -113,7 +113,6 @@ def test_when_one_is_killed_the_other_ends(victim, tmp_path):
     both[victim].send_signal(signal.SIGKILL)
     killed = time.monotonic()
     code, error = end(both[1 - victim])
-    print(error)
     assert time.monotonic() - killed < DEAD_WITHIN_SECONDS
     assert end(both[victim])[0] == -signal.SIGKILL
     # Which of the two ends, docs/cluster.md says: an exchange breaks off, or the runtime hears of the death before it.

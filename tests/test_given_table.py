@@ -81,6 +81,12 @@ def test_the_scale_of_the_embedding_counts():
     assert abs(band.mean / predict(cfg, 8, num_inputs=2000)["top1_share_mean"] - 1) < 0.1
 
 
+def test_sequences_longer_than_the_table_of_positions_are_refused():
+    cfg = preset("gpt2-tiny", num_layers=1, **SMALL, positions="learned", max_seq_len=8)
+    with pytest.raises(InputError, match="max_seq_len"):
+        given_table.top1_given_table(cfg, 9, 10, 0)
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [({"attention_scale": 1e6}, "variance: .* of the attention's logits"), ({"d_model": 2}, "dimensions: it must be")],

@@ -19,7 +19,7 @@ from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import parameter_shapes
-from bornbiased_jax.parameters import AXES, flatten, parameter_table
+from bornbiased_jax.parameters import flatten, parameter_table
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -63,7 +63,6 @@ def test_parameter_rules():
     assert cut["params/blocks/mlp_norm/scale"] == cut["params/final_norm/scale"] == PartitionSpec("seed")
     assert cut["count"] == PartitionSpec("seed")
     assert set(specs()[0].values()) == {PartitionSpec()}
-    assert set(parallel.RULES) == set(AXES) - {"channel"}
 
 
 def test_every_matrix_of_every_preset_is_cut():
@@ -81,6 +80,8 @@ def test_batch_part_of_one_process():
 def test_initialize_distributed_refuses():
     with pytest.raises(InputError, match="HOST:PORT"):
         parallel.initialize_distributed("nowhere", 2, 0)
+    with pytest.raises(InputError, match="HOST:PORT"):
+        parallel.check_process("host:" + "9" * 5000, 2, 0)
     with pytest.raises(InputError, match="process id 2"):
         parallel.initialize_distributed("localhost:1234", 2, 2)
 

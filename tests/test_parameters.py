@@ -157,10 +157,3 @@ def test_rows_are_ordered_and_hashable():
     assert len({hash(row) for row in table.values()}) == len(table)
     assert all(isinstance(row, Parameter) and row.path == path for path, row in table.items())
     assert not any(a == b for a, b in itertools.pairwise(table.values()))
-
-
-def test_writers_are_the_matrices_that_add_to_the_residual_stream():
-    # Neither the embedding, whose rows enter it, nor norm scales and biases along it.
-    table = parameter_table(preset("gpt2-tiny", bias=True))
-    writers = {path for path, row in table.items() if row.is_writer}
-    assert writers == {"blocks/attention/output/kernel", "blocks/mlp/down/kernel"}

@@ -79,22 +79,6 @@ def test_git_revision_and_its_dirt(tmp_path, monkeypatch):
     assert record.git_revision() == {"revision": head, "dirty": True}
 
 
-def test_untracked_files_are_no_dirt(tmp_path, monkeypatch):
-    """Outputs lie next to the code; a changed file of the code is another matter."""
-    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
-    package = _package(tmp_path, monkeypatch)
-    _commit(tmp_path, "first")
-    (tmp_path / "numbers.json").write_text("{}")
-    assert record.git_revision()["dirty"] is False
-    (package / "__init__.py").write_text("x = 1\n")
-    assert record.git_revision()["dirty"] is True
-
-
-def test_the_precision_is_the_one_given():
-    assert record.provenance(precision="bfloat16")["precision"] == "bfloat16"
-    assert "precision" not in record.provenance()
-
-
 def test_no_git_revision_outside_git_nor_in_a_foreign_repository(tmp_path, monkeypatch):
     package = _package(tmp_path, monkeypatch)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
@@ -127,7 +111,8 @@ def test_a_copy_without_git_says_what_the_environment_says(tmp_path, monkeypatch
 def test_no_git_revision_without_git(monkeypatch):
     monkeypatch.setenv("PATH", "")
     assert record.git_revision() is None
-    assert record.provenance()["git"] is None
+    provenance = record.provenance()
+    assert provenance["git"] is None and "precision" not in provenance
 
 
 def _touch(mib: int) -> int:

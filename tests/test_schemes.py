@@ -241,6 +241,7 @@ def test_repeats_are_named_where_the_configuration_states_none():
         ("init.down=zeros:1", "takes no standard deviation"),
         ("init.norm=orthogonal", "orthogonal is a kind of matrices"),
         ("init=neoxx", "did you mean 'neox'"),
+        ("init_groups=down=zeros;down=ones", "init.down has two rules: give it one"),
     ],
 )
 def test_bad_rules_are_refused_by_name(setting, message):

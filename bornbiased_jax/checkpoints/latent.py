@@ -11,7 +11,7 @@ from bornbiased_jax.checkpoints.names import NamedTensor
 from bornbiased_jax.checkpoints.roles import Axes, Role, RoleTensor
 from bornbiased_jax.checkpoints.sizes import Sizes
 from bornbiased_jax.checkpoints.tensors import NamedTensors, check_finite
-from bornbiased_jax.parameters import Group
+from bornbiased_jax.schemes import Group
 
 
 def parse_axes(text: str) -> Axes:

@@ -17,7 +17,8 @@ import numpy as np
 
 from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.parameters import GROUPS, Axis, Group
+from bornbiased_jax.parameters import Axis
+from bornbiased_jax.schemes import GROUPS, Group
 from bornbiased_jax.text import load_tokenizer
 from bornbiased_jax.text.protocol import UnknownTokenizerError
 

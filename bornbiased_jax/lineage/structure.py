@@ -20,7 +20,7 @@ from bornbiased_jax.lineage.fingerprints import Fingerprint, RepeatLabels, Repea
 from bornbiased_jax.lineage.memoized import memoized
 from bornbiased_jax.lineage.pairing import unit_rows
 from bornbiased_jax.lineage.sketches import axis_signs
-from bornbiased_jax.parameters import GROUPS
+from bornbiased_jax.schemes import GROUPS
 
 STRUCTURED = 6.0
 """A kind of matrix agrees with a formula from this z on: by chance the largest of thousands of shifts is below it."""

@@ -28,9 +28,10 @@ from numpy.typing import ArrayLike
 from bornbiased_jax import keys
 from bornbiased_jax.config import FieldValue, ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.init import distribution
+from bornbiased_jax.init import distribution, draw_blocks
 from bornbiased_jax.parameters import Params, flatten, parameter_table, unflatten
 from bornbiased_jax.ranges import LearningRate, Length, Width, within
+from bornbiased_jax.schemes import Distribution
 
 Method = Literal["lora", "prefix", "prefix-plus"]
 MATRICES = {
@@ -188,7 +189,8 @@ def init_adapter(cfg: ModelConfig, adapter: Adapter, seed: int | jax.Array) -> P
     for path, (shape, std) in _parameters(cfg, adapter).items():
         # As for the base, a key for each path; what begins at zero needs none.
         leaf = keys.leaf_key(key, path)
-        flat[path] = keys.stacked_normal(leaf, shape[0], shape[1:], std) if std else jnp.zeros(shape, jnp.float32)
+        dist = Distribution("normal", (std,))
+        flat[path] = draw_blocks(leaf, shape[1:], dist, shape[0]) if std else jnp.zeros(shape, jnp.float32)
     return unflatten(flat)
 
 

@@ -32,9 +32,10 @@ from bornbiased_jax.experiments.survival import run_folder, settings
 from bornbiased_jax.experiments.survival.decay_fit import MIN_POINTS, TENFOLD, check, fit
 from bornbiased_jax.experiments.survival.run_folder import RunFolder
 from bornbiased_jax.model.model import head_path
-from bornbiased_jax.parameters import GROUPS, parameter_table
+from bornbiased_jax.parameters import parameter_table
 from bornbiased_jax.report.numbers import fixed, integer, mean_std, significant
 from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
+from bornbiased_jax.schemes import GROUPS
 from bornbiased_jax.stats.permutations import moments
 
 _TINY = 1e-30

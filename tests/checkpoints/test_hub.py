@@ -9,6 +9,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer, models
 
+from bornbiased_jax import hub as hub_rule
 from bornbiased_jax.checkpoints import hub, open_checkpoint, parse_ref
 from bornbiased_jax.checkpoints.weight_files import INDEX, WEIGHTS
 from bornbiased_jax.cli.main import run
@@ -183,6 +184,11 @@ def test_hub_refusal_reported_in_one_sentence(remote, capsys, name, code, said):
     assert run(["digest", name]) == 2
     message = capsys.readouterr().err
     assert message.count("\n") == 1 and said in message and name in message
+
+
+def test_reason_is_first_line_with_words():
+    with pytest.raises(InputError, match="^hf:x cannot be loaded: no such builder$"), hub_rule.asking("hf:x"):
+        raise RuntimeError("\n\nno such builder\n")
 
 
 def test_no_connection_blamed_without_a_configuration(server, tmp_path):

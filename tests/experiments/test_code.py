@@ -62,12 +62,20 @@ def scratch(tmp_path, monkeypatch):
     monkeypatch.setattr(code, "ROOT", root)
     monkeypatch.setattr(experiments, "MODULES", {"tiny": "bornbiased_jax.experiments.tiny"})
     monkeypatch.setattr(experiments, "SELECTIONS", {"all": ("tiny",)})
-    return root
+    forget()
+    yield root
+    forget()
+
+
+def forget():
+    """Read all files again."""
+    for cache in (code._digest, code._parse):
+        cache.cache_clear()
 
 
 def ran(tmp_path):
     """Return whether ``reproduce`` runs the experiment, and whether its cache computes."""
-    code._digest.cache_clear()
+    forget()
     (tmp_path / "out" / "work").mkdir(parents=True, exist_ok=True)
     log = tmp_path / "out" / "work" / "computed"
     before = log.stat().st_size if log.exists() else 0
@@ -114,10 +122,10 @@ def test_key_ignores_code_without_effect_on_numbers(scratch, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_digest_does_not_know_where_the_packages_lie(scratch):
-    assert code.closure("bornbiased_jax.experiments._shared.probing", scratch) == code.closure(
-        "bornbiased_jax.experiments._shared.probing", Path(code.__file__).parent.parent
-    )
+def test_the_digest_does_not_know_where_the_packages_lie(scratch, monkeypatch):
+    copied = code.closure("bornbiased_jax.experiments._shared.probing")
+    monkeypatch.setattr(code, "ROOT", Path(code.__file__).parent.parent)
+    assert copied == code.closure("bornbiased_jax.experiments._shared.probing")
 
 
 def test_the_closure_holds_what_is_imported_within_functions_and_from_folders():
