@@ -72,9 +72,9 @@ def measure(widths: tuple[int, ...] = WIDTHS) -> Findings:
                 {
                     "width": size,
                     "z": z,
-                    "log10_p_bound": plain.log10_p,
-                    "log10_p_bound_full": full.log10_p,
-                    "log10_p_bound_scaled": scaled.log10_p,
+                    "log10_p_bound": plain,
+                    "log10_p_bound_full": full,
+                    "log10_p_bound_scaled": scaled,
                     "log10_p_normal": log_normal_sf(z) / LN10,
                     "log10_floor": -math.lgamma(size + 1) / LN10,
                     "cpu_s": seconds,

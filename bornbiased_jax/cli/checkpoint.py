@@ -44,7 +44,7 @@ def generate(
         --max-new-tokens 60
     """
     from bornbiased_jax.checkpoints import open_checkpoint
-    from bornbiased_jax.evaluation.generation import Sampling, generate_text
+    from bornbiased_jax.evaluation.generation import Sampling, generate_text, text_of
     from bornbiased_jax.evaluation.generation import generate as continue_ids
     from bornbiased_jax.results.run_reports import Generation
 
@@ -61,7 +61,7 @@ def generate(
             opened, options.parse_ids(str(prompt_ids), "--prompt-ids"), max_new_tokens, sampling=sampling
         )
         tokenizer = opened.tokenizer
-        text = tokenizer.decode(ids) if tokenizer is not None else ""
+        text = text_of(tokenizer, ids) if tokenizer is not None else ""
     value = {"ids": [int(token) for token in ids], "text": text, "model": opened.cfg.to_dict()}
     # The text alone on standard output: another program may read it.
     line = "" if json_file == "-" else text or " ".join(map(str, ids))

@@ -221,8 +221,6 @@ def _negate(model: Model, seed: int | None, _context: ChangeContext) -> Model:
     cfg, params = model
     if seed is None:
         return symmetries.negate(cfg, params, -np.ones(cfg.d_model))
-    if cfg.norm == "layernorm":
-        raise InputError("LayerNorm takes a mean over coordinates, so that only all can be negated: write negate:all")
     return symmetries.negate(cfg, params, np.random.default_rng(seed).choice([-1.0, 1.0], cfg.d_model))
 
 
@@ -266,13 +264,6 @@ def _heads(model: Model, seed: int, _context: ChangeContext) -> Model:
 def _check_has(cfg: ModelConfig, sublayer: str) -> None:
     if not getattr(cfg, sublayer):
         raise InputError(f"the model has {sublayer}=false: there is nothing to change")
-
-
-def _insert(model: Model, seed: int, _context: ChangeContext) -> Model:
-    cfg, params = model
-    if not cfg.residual:
-        raise InputError("without residual connections no block is idle: choose a model with residual=true")
-    return symmetries.insert_idle_block(cfg, params, 0, seed)
 
 
 def _lora(model: Model, folder: str, _context: ChangeContext) -> Model:
@@ -372,7 +363,11 @@ KINDS: dict[str, ChangeKind] = {
     ),
     "repeat-layers": ChangeKind("repeat-layers:A-B", "blocks A to B a second time after B", False, _span, _repeat),
     "insert-layer": ChangeKind(
-        "insert-layer:SEED", "a random block that writes nothing, before the first", True, _SEED, _insert
+        "insert-layer:SEED",
+        "a random block that writes nothing, before the first",
+        True,
+        _SEED,
+        lambda model, seed, _context: symmetries.insert_idle_block(*model, seed),
     ),
     "heads": ChangeKind(
         "heads:SEED", "attention heads in a random order, groups and query heads within them", True, _SEED, _heads

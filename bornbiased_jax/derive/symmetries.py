@@ -87,7 +87,7 @@ def rotate(cfg: ModelConfig, params: Params, rotation_DD: np.ndarray) -> Model:
 def negate(cfg: ModelConfig, params: Params, signs_D: np.ndarray) -> Model:
     """Change the sign of residual coordinates (with LayerNorm: of all or of none). Norm scales stay."""
     if cfg.norm == "layernorm" and len(np.unique(signs_D)) > 1:
-        raise InputError("LayerNorm takes a mean over coordinates: negate all of them or none")
+        raise InputError("LayerNorm takes a mean over coordinates: negate all of them or none, as negate:all does")
     flat = _flat(cfg, params)
     _map_residual(cfg, flat, np.diag(signs_D.astype(np.float32)))
     return cfg, unflatten(flat)
@@ -202,14 +202,14 @@ def rescale_units(
     return cfg, unflatten(flat)
 
 
-def insert_idle_block(cfg: ModelConfig, params: Params, at: int, seed: int) -> Model:
-    """Insert a random block that writes nothing before block ``at`` (from 0).
+def insert_idle_block(cfg: ModelConfig, params: Params, seed: int) -> Model:
+    """Insert a random block that writes nothing before the first.
 
     Raises:
         InputError: the model has no residual connections, so that such a block would erase the residual stream.
     """
     if not cfg.residual:
-        raise InputError("without residual connections a block that writes nothing erases the stream")
+        raise InputError("without residual connections no block is idle: choose a model with residual=true")
     # Random weights of the size of the model's own, zero where they would write.
     draws = np.random.default_rng(seed)
     table = parameter_table(cfg)
@@ -226,10 +226,10 @@ def insert_idle_block(cfg: ModelConfig, params: Params, at: int, seed: int) -> M
         # Nothing is written: by the matrix, by its bias, or through a norm on the sublayer's output.
         if (row.writes_residual and row.module not in norms) or row.module in after:
             new = np.zeros_like(new)
-        flat[path] = np.insert(leaf, at, new, axis=0)
+        flat[path] = np.insert(leaf, 0, new, axis=0)
     changes: dict[str, FieldValue] = {"num_layers": cfg.num_layers + 1}
     # The others keep their kinds; what kind an idle block is changes nothing.
-    changes |= cfg.of_layers([*range(at), 0, *range(at, cfg.num_layers)])
+    changes |= cfg.of_layers([0, *range(cfg.num_layers)])
     return cfg.replace(**changes), unflatten(flat)
 
 

@@ -21,6 +21,7 @@ from bornbiased_jax.model.limits import check_tokens
 from bornbiased_jax.model.memory import cache_bytes, check_forward
 from bornbiased_jax.model.streaming import check_overflow
 from bornbiased_jax.parameters import Params
+from bornbiased_jax.text import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +132,18 @@ def generate_text(
     ids = first + [int(token) for token in tokenizer.encode(prompt)]
     output_ids = generate(checkpoint, ids, max_new_tokens, stop_id=tokenizer.eos_id, sampling=sampling)
     text_ids = output_ids[:-1] if len(output_ids) > len(ids) and output_ids[-1] == tokenizer.eos_id else output_ids
-    return output_ids, tokenizer.decode(text_ids[len(first) :])
+    return output_ids, text_of(tokenizer, text_ids[len(first) :])
+
+
+def text_of(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+    """Decode ids of a model whose table may be wider than its tokenizer: U+FFFD for each id that the latter lacks."""
+    parts: list[list[int]] = [[]]
+    for token in ids:
+        if token < tokenizer.vocab_size:
+            parts[-1].append(token)
+        else:
+            parts.append([])
+    return "\ufffd".join(map(tokenizer.decode, parts))
 
 
 def next_token(logits_V: jax.Array, key: jax.Array, sampling: Sampling) -> jax.Array:

@@ -50,7 +50,6 @@ def effect(
     *,
     epsilon: float = 0.25,
     position: int = 1,
-    batch_size: int | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> Effect:
     """Measure sink rate by block, and the loss, of a model with its activations edited.
@@ -62,7 +61,6 @@ def effect(
         edit: what is put in place of activations; nothing unless given.
         epsilon: a head is a sink where its mean score exceeds this.
         position: whose score, from 1; divided by the rows that see it.
-        batch_size: sequences in one forward pass; chosen by memory unless given.
         advance: called with the number of sequences done since the last call.
 
     Raises:
@@ -71,11 +69,11 @@ def effect(
     edits = as_edits(edit)
     convention: ScoreConvention = "all_rows" if position == 1 else "rows_from_k"
     options = SinkOptions(epsilon=epsilon, position=position, convention=convention)
-    sinks = measure_sinks(cfg, params, tokens_NT, options, edit=edits, batch_size=batch_size, advance=advance)
+    sinks = measure_sinks(cfg, params, tokens_NT, options, edit=edits, advance=advance)
     return {
         "sink_rate": sinks["sink_rate_per_sequence"],
         "by_block": sinks["rate_LH"].mean(axis=1).tolist(),
-        "loss": mean_loss(cfg, params, tokens_NT, edits, batch_size=batch_size),
+        "loss": mean_loss(cfg, params, tokens_NT, edits),
     }
 
 
@@ -116,9 +114,11 @@ def first_activations(
     """Average the activation of hidden units at the first position, [L, F], float64: what ``write`` restores.
 
     Raises:
-        InputError: inputs that do not fit the model.
+        InputError: inputs that do not fit the model, or a model without MLP.
     """
     x = check_sequences(cfg, tokens_NT)
+    if not cfg.mlp:
+        raise InputError("the model has no MLP (mlp=false), so it has no hidden units: choose another")
     total_LF = np.zeros((cfg.num_layers, cfg.d_ff))
     # No later position can change the first.
     reading, size = Reading(("mlp_hidden",), _first_sums), batch_size_for(cfg, x.shape[1], batch_size)

@@ -63,7 +63,7 @@ def streaming_losses(
     Args:
         cfg: the architecture.
         params: its weights.
-        tokens_NT: N sequences of T token ids, T greater than the largest cache.
+        tokens_NT: N sequences of T token ids, T greater than the largest cache and the token after it.
         window: latest tokens seen, at least 1.
         keep: first tokens never dropped, for each entry of the result.
         batch_size: sequences in one forward pass; chosen by memory unless given.

@@ -173,7 +173,6 @@ def report_on_ids(
     ids: ArrayLike,
     options: ReportOptions = DEFAULTS,
     *,
-    batch_size: int | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> SinkReport:
     """Report on the sinks of a model on a text that is already token ids.
@@ -183,7 +182,6 @@ def report_on_ids(
         params: its weights, in memory or streamed; streamed ones have no ``schemes`` and no ``streaming``.
         ids: the token ids of the text, one long row.
         options: what is measured.
-        batch_size: sequences in one forward pass; chosen by memory unless given.
         advance: called with the number of sequences done since the last call.
 
     Returns:
@@ -207,7 +205,6 @@ def report_on_ids(
         {'32': 0.0}
     """
     # Refuse what cannot be measured before anything is computed.
-    check_epsilon(options.epsilon)
     check_plain(params, quantization=list(options.schemes) or None, streaming=options.streaming)
     lengths, seed, streaming = options.lengths, options.seed, options.streaming
     if not lengths:
@@ -219,7 +216,7 @@ def report_on_ids(
         check_streaming(cfg, x_NT[:1], streaming, options.keep_sinks)
     if options.schemes:
         check_prices(cfg, longest, options.schemes, options.keep_sinks)
-    sinks = measure_sinks(cfg, params, x_NT, options, batch_size=batch_size, advance=advance)
+    sinks = measure_sinks(cfg, params, x_NT, options, advance=advance)
     by_length = {str(length): sinks["by_length"][length] for length in sorted(set(lengths))}
     report: SinkReport = {
         "sink_rate": {length: rates["sink_rate"] for length, rates in by_length.items()},

@@ -17,7 +17,7 @@ import numpy as np
 
 from bornbiased_jax.hardware import cores
 from bornbiased_jax.lineage.memoized import memoized
-from bornbiased_jax.stats.bound import Bound, Rows, joint_bound, sorted_rows
+from bornbiased_jax.stats.bound import Rows, joint_bound, sorted_rows
 from bornbiased_jax.stats.certified import Certified, certify_sums, constant_sum
 from bornbiased_jax.stats.nested import log_order, nested_bound, nested_moments, nested_sums
 from bornbiased_jax.stats.permutations import drawn_sums, moments
@@ -235,8 +235,8 @@ def bound_of(terms: Sequence[Term], *, is_quick: bool = False) -> float:
         # Rows of wide terms take seconds to sort, which threads share.
         with ThreadPoolExecutor(cores()) as pool:
             rows = list(pool.map(partial(Term.rows, is_quick=is_quick), terms))
-            return min(0.0, joint_bound(rows).log10_p)
-    return min(0.0, nested_bound([term.scores_nn for term in terms], num_groups).log10_p)
+            return joint_bound(rows)
+    return nested_bound([term.scores_nn for term in terms], num_groups)
 
 
 def certified_sum(terms: Sequence[Term], num_permutations: int, seed: int = 0) -> Certified:
@@ -253,9 +253,8 @@ def certified_sum(terms: Sequence[Term], num_permutations: int, seed: int = 0) -
     sums_P = np.zeros(num_permutations)
     for stream, term in enumerate(join_terms(terms)):
         sums_P += term.permuted_traces(num_permutations, seed, stream)
-    bound = Bound(bound_of(terms), 0.0, "rows")
     orders = math.fsum(term.log_order for term in terms)
-    return certify_sums(facts.trace, facts.mean, math.sqrt(facts.variance), sums_P, bound, log_order=orders)
+    return certify_sums(facts.trace, facts.mean, math.sqrt(facts.variance), sums_P, bound_of(terms), log_order=orders)
 
 
 def join_terms(terms: Sequence[Term], *, is_joint: bool = False) -> list[Term]:

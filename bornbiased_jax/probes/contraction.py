@@ -225,7 +225,8 @@ def summarize(sums: ContractionSums, *, d_model: int, intra: bool, remove_same_l
     # The same without the pairs that share their last token.
     removed = float(sums.same_last_pairs) if remove_same_last else 0.0
     mean_L = all_L
-    if 0.0 < removed < pairs:
+    # Counts and sums are float32's: where all but a millionth of the pairs share it, the difference is rounding.
+    if 0.0 < removed < (1 - 1e-6) * pairs:
         mean_L = (total_L - np.asarray(sums.same_last_L, np.float64)) / (pairs - removed)
     record: ContractionRecord = {
         "num_inputs": int(n),

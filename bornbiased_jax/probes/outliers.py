@@ -252,11 +252,11 @@ def super_neurons(
     for flat in np.argsort(-np.abs(write_LF), axis=None)[:top]:
         at = np.unravel_index(flat, write_LF.shape)
         row_D = np.square(down(int(at[0]))[at[1]], dtype=np.float64)
-        # Of W_down that begins at zero, or was pruned, a row has no channel.
-        if not row_D.any():
+        first, rest = float(first_LF[at]), float(rest_LF[at])
+        # Of W_down that begins at zero, or was pruned, a row has no channel; and some neurons never fire.
+        if not row_D.any() or not (first or rest):
             continue
-        rest = float(rest_LF[at])
-        ratio = float(first_LF[at]) / rest if rest > 0 else None
+        ratio = first / rest if rest > 0 else None
         heaviest = max(float(norm[at]) for norm in norms.values())
         fires = ratio is None or ratio >= _FIRING_RATIO
         neurons.append(
@@ -267,7 +267,7 @@ def super_neurons(
                 "channel": int(channel_LF[at]),
                 "channel_share": float(row_D.max() / row_D.sum()),
                 "channels": float(row_D.sum() ** 2 / np.square(row_D).sum()),
-                "first": float(first_LF[at]),
+                "first": first,
                 "rest": rest,
                 "firing_ratio": ratio,
                 "gate_norm_ratio": float(norms["gate"][at]) if "gate" in norms else None,

@@ -190,11 +190,11 @@ def _check_settings(cfg: ModelConfig, T: int, options: SinkOptions) -> list[int]
     if threshold not in THRESHOLDS:
         raise InputError(f"threshold {threshold!r} is not one of {', '.join(THRESHOLDS)}")
     lengths_reported = sorted({int(length) for length in options.lengths} | {T})
-    if position < 1 or position > lengths_reported[0]:
+    for length in lengths_reported:
+        if not 1 <= length <= T:
+            raise InputError(f"length {length} is not between 1 and the {T} positions of the sequences")
+    if not 1 <= position <= lengths_reported[0]:
         raise InputError(f"position {position} is not between 1 and the shortest length, {lengths_reported[0]}")
-    if lengths_reported[0] < 1 or lengths_reported[-1] > T:
-        bad = lengths_reported[0] if lengths_reported[0] < 1 else lengths_reported[-1]
-        raise InputError(f"length {bad} is not between 1 and the {T} positions of the sequences")
     return lengths_reported
 
 

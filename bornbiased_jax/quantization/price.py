@@ -100,7 +100,7 @@ def prices(
     size = batch_size or max(1, LOGIT_BYTES // (4 * T * cfg.vocab_size))
     cells: list[Price] = []
     # What keeping the first positions saves is told from a cell that keeps none.
-    counts = sorted({0, *keep}) if keep else []
+    counts = sorted({0, *keep})
     for scheme in schemes:
         for granularity in granularities:
             weights = quantized_params(params, scheme.weights, granularity)

@@ -1,6 +1,6 @@
 """Statistics of all packages: tails in log space, ranks, rank correlations, permutations, intervals."""
 
-from bornbiased_jax.stats.bound import Bound, joint_bound, tail_bound
+from bornbiased_jax.stats.bound import joint_bound, tail_bound
 from bornbiased_jax.stats.certified import Certified, certified_p
 from bornbiased_jax.stats.intervals import binomial_interval, mean_interval, model_interval, ratio_interval
 from bornbiased_jax.stats.kendall import cross_kendall, tau_b
@@ -20,7 +20,6 @@ from bornbiased_jax.stats.tails import (
 )
 
 __all__ = [
-    "Bound",
     "Certified",
     "binomial_interval",
     "certified_p",

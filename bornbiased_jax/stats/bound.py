@@ -32,7 +32,7 @@ import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from operator import itemgetter
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from scipy import special
@@ -41,7 +41,6 @@ from bornbiased_jax.hardware import cores
 from bornbiased_jax.stats.permutations import TIE
 from bornbiased_jax.stats.tails import LN10
 
-Orientation = Literal["rows", "columns"]
 _Result = TypeVar("_Result")
 
 FULL_WIDTH = 1024
@@ -73,35 +72,16 @@ class Rows:
         statistic: Σ c_ii of these rows, less what rounding may have added.
         atoms_nA: [n, A] numbers, largest first.
         weights_nA: [n, A] or [1, A]; those of a row add up to (n!)^{1/n}.
-        orientation: whether rows or columns of the scores are sorted.
-        scaled: whether the columns were moved by Sinkhorn's scaling.
     """
 
     size: int
     statistic: float
     atoms_nA: np.ndarray
     weights_nA: np.ndarray
-    orientation: Orientation
-    scaled: bool
 
 
-@dataclasses.dataclass(frozen=True)
-class Bound:
-    """A certified bound.
-
-    Attributes:
-        log10_p: base 10, at most 0: the tail is not above 10 to it.
-        tilt: λ of the bound; 0 where it says nothing.
-        orientation: "rows" or "columns" as most groups were sorted.
-    """
-
-    log10_p: float
-    tilt: float
-    orientation: Orientation
-
-
-def tail_bound(scores: np.ndarray | Sequence[np.ndarray], *, top: int | None = None, scale: bool = True) -> Bound:
-    """Bound log₁₀ P(S(π) ≥ S) over uniform permutations π, independent for each matrix.
+def tail_bound(scores: np.ndarray | Sequence[np.ndarray], *, top: int | None = None, scale: bool = True) -> float:
+    """Bound log₁₀ P(S(π) ≥ S) over uniform permutations π, independent for each matrix; at most 0.
 
     Args:
         scores: [n, n] scores of label i of one model with label j of the other (centered here), or several.
@@ -113,22 +93,29 @@ def tail_bound(scores: np.ndarray | Sequence[np.ndarray], *, top: int | None = N
         ValueError: not square matrices of finite numbers with n ≥ 2.
 
     Example:
-        >>> bound = tail_bound(np.eye(30))  # one labeling of 30! reaches the trace
-        >>> round(bound.log10_p, 2), round(-math.lgamma(31) / LN10, 2)
+        >>> log10_p = tail_bound(np.eye(30))  # one labeling of 30! reaches the trace
+        >>> round(log10_p, 2), round(-math.lgamma(31) / LN10, 2)
         (-32.42, -32.42)
     """
     matrices = [scores] if isinstance(scores, np.ndarray) else list(scores)
     return joint_bound([sorted_rows(scores_nn, top=top, scale=scale) for scores_nn in matrices])
 
 
-def joint_bound(groups: Sequence[Rows]) -> Bound:
-    """Bound the sum over groups that are permuted independently, λ optimized (convex, by Newton's method)."""
-    log_p, tilt = _minimized(groups)
-    by_rows = sum(rows.orientation == "rows" for rows in groups)
-    orientation: Orientation = "rows" if 2 * by_rows >= len(groups) else "columns"
-    if not log_p < 0.0:
-        return Bound(0.0, 0.0, orientation)
-    return Bound(log_p / LN10 * (1 - 4 * _EPS), tilt, orientation)
+def joint_bound(groups: Sequence[Rows]) -> float:
+    """Bound log₁₀ p of the sum over groups that are permuted independently: λ by Newton's method, as it is convex."""
+    return _minimized(groups)[0] / LN10 * (1 - 4 * _EPS)
+
+
+def checked_scores(scores_nn: np.ndarray) -> np.ndarray:
+    """Return scores as a square matrix of some float type.
+
+    Raises:
+        ValueError: not [n, n] with n ≥ 2.
+    """
+    scores_nn = np.asarray(scores_nn)
+    if scores_nn.ndim != 2 or scores_nn.shape[0] != scores_nn.shape[1] or len(scores_nn) < 2:
+        raise ValueError(f"scores of shape {scores_nn.shape}: give [n, n] with n of at least 2")
+    return scores_nn if scores_nn.dtype.kind == "f" else scores_nn.astype(np.float64)
 
 
 def sorted_rows(scores_nn: np.ndarray, *, top: int | None = None, scale: bool = True, columns: bool = True) -> Rows:
@@ -150,11 +137,7 @@ def sorted_rows(scores_nn: np.ndarray, *, top: int | None = None, scale: bool = 
     Raises:
         ValueError: not a square matrix of finite numbers with n ≥ 2.
     """
-    scores_nn = np.asarray(scores_nn)
-    if scores_nn.ndim != 2 or scores_nn.shape[0] != scores_nn.shape[1] or len(scores_nn) < 2:
-        raise ValueError(f"scores of shape {scores_nn.shape}: give [n, n] with n of at least 2")
-    if scores_nn.dtype.kind != "f":
-        scores_nn = scores_nn.astype(np.float64)
+    scores_nn = checked_scores(scores_nn)
     size = len(scores_nn)
     if top is None:
         top = size if size <= FULL_WIDTH else TOP
@@ -163,9 +146,8 @@ def sorted_rows(scores_nn: np.ndarray, *, top: int | None = None, scale: bool = 
     is_wide = size >= _WIDE
     floor = -math.lgamma(size + 1)
     plain: list[tuple[float, float, Rows, _Centered]] = []
-    oriented: tuple[tuple[Orientation, np.ndarray], ...] = (("rows", scores_nn), ("columns", scores_nn.T))
-    for orientation, oriented_nn in oriented if columns else oriented[:1]:
-        centered = _Centered(oriented_nn, orientation)
+    for oriented_nn in (scores_nn, scores_nn.T) if columns else (scores_nn,):
+        centered = _Centered(oriented_nn)
         rows = _sort(centered, None, min(top, size))
         log_p, tilt = _minimized([rows])
         if is_wide and log_p <= floor + _AT_FLOOR_WIDE:
@@ -183,9 +165,8 @@ def sorted_rows(scores_nn: np.ndarray, *, top: int | None = None, scale: bool = 
 class _Centered:
     """A doubly centered matrix, made a few rows at a time."""
 
-    def __init__(self, scores_nn: np.ndarray, orientation: Orientation = "rows") -> None:
-        self.scores_nn, self.orientation = scores_nn, orientation
-        self.size = len(scores_nn)
+    def __init__(self, scores_nn: np.ndarray) -> None:
+        self.scores_nn, self.size = scores_nn, len(scores_nn)
         self.row_n = scores_nn.mean(axis=1, dtype=np.float64)
         self.column_n = scores_nn.mean(axis=0, dtype=np.float64) - self.row_n.mean()
         if not (np.isfinite(self.row_n).all() and np.isfinite(self.column_n).all()):
@@ -213,7 +194,7 @@ class _Centered:
 
 def _sort(centered: _Centered, moved_n: np.ndarray | None, top: int) -> Rows:
     """Sort the rows of c less ``moved``."""
-    size, scaled = centered.size, moved_n is not None
+    size = centered.size
     moved_n = np.zeros(size) if moved_n is None else moved_n
     increments_n = increments(size)
     grid_A = _grid(size, top)
@@ -244,7 +225,7 @@ def _sort(centered: _Centered, moved_n: np.ndarray | None, top: int) -> Rows:
     ties = TIE * math.sqrt(sum(squares_of) / (size - 1))
     diagonal_n = np.diagonal(centered.scores_nn) - centered.row_n - (centered.column_n + moved_n)
     statistic = math.fsum(diagonal_n) - rounding - ties
-    return Rows(size, statistic, atoms_nA, weights_nA, centered.orientation, scaled)
+    return Rows(size, statistic, atoms_nA, weights_nA)
 
 
 @functools.lru_cache(maxsize=16)

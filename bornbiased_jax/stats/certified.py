@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from bornbiased_jax.stats import tails
-from bornbiased_jax.stats.bound import Bound, Orientation, joint_bound, sorted_rows
+from bornbiased_jax.stats.bound import checked_scores, joint_bound, sorted_rows
 from bornbiased_jax.stats.permutations import (
     ENUMERATED_WIDTH,
     NUM_PERMUTATIONS,
@@ -43,7 +43,6 @@ class Certified:
         num_permutations: drawn, or n! where all were enumerated.
         exceedances: how many of them reach the observed sum (the identity among them where enumerated).
         enumerated: whether every labeling was counted.
-        tilt, orientation: λ of the bound, and whether rows or columns were sorted.
         histogram: of the permuted sums (:func:`.permutations.histogram`); None where they are all one.
     """
 
@@ -58,8 +57,6 @@ class Certified:
     num_permutations: int
     exceedances: int
     enumerated: bool
-    tilt: float
-    orientation: Orientation
     histogram: Mapping[str, object] | None = None
 
 
@@ -68,7 +65,7 @@ def certify_sums(
     mean: float,
     std: float,
     sums_P: np.ndarray,
-    bound: Bound,
+    log10_p_bound: float,
     *,
     log_order: float,
     enumerated: bool = False,
@@ -80,22 +77,22 @@ def certify_sums(
         mean: of the sum over all permutations.
         std: of the sum over all permutations.
         sums_P: the sum under each permutation.
-        bound: certified, on the tail at the statistic.
+        log10_p_bound: the certified bound on the tail at the statistic.
         log_order: natural logarithm of the number of permutations.
         enumerated: whether ``sums_P`` holds every permutation once.
     """
     exceedances = int((sums_P >= statistic - TIE * std).sum())
     p_value = exceedances / len(sums_P) if enumerated else (1 + exceedances) / (1 + len(sums_P))
     log10_p = math.log10(p_value)
-    if exceedances == 0 and bound.log10_p < log10_p:
-        p_value, log10_p = 10.0**bound.log10_p, bound.log10_p
+    if exceedances == 0 and log10_p_bound < log10_p:
+        p_value, log10_p = 10.0**log10_p_bound, log10_p_bound
     z = (statistic - mean) / std
     # The identity is one of all permutations: no p lies below that, where the normal tail continues.
     log10_p_moments = min(0.0, max(-log_order, tails.log_normal_sf(z)) / tails.LN10)
     return Certified(
         p_value=p_value,
         log10_p=log10_p,
-        log10_p_bound=bound.log10_p,
+        log10_p_bound=log10_p_bound,
         log10_p_moments=log10_p_moments,
         z=z,
         statistic=statistic,
@@ -104,8 +101,6 @@ def certify_sums(
         num_permutations=len(sums_P),
         exceedances=exceedances,
         enumerated=enumerated,
-        tilt=bound.tilt,
-        orientation=bound.orientation,
         histogram=histogram(sums_P, mean, std),
     )
 
@@ -113,7 +108,7 @@ def certify_sums(
 def constant_sum(statistic: float, mean: float, num_permutations: int, *, enumerated: bool = False) -> Certified:
     """Return the result of a sum that is the same under every permutation: no p."""
     nan = math.nan
-    return Certified(*(nan, nan, nan, nan, nan, statistic, mean, 0.0, num_permutations, 0, enumerated, 0.0, "rows"))
+    return Certified(*(nan, nan, nan, nan, nan, statistic, mean, 0.0, num_permutations, 0, enumerated))
 
 
 def certified_p(scores_nn: np.ndarray, *, num_permutations: int = NUM_PERMUTATIONS, seed: int = 0) -> Certified:
@@ -139,9 +134,7 @@ def certified_p(scores_nn: np.ndarray, *, num_permutations: int = NUM_PERMUTATIO
         >>> certified.log10_p_moments < certified.log10_p_bound == certified.log10_p
         True
     """
-    scores_nn = np.asarray(scores_nn)
-    if scores_nn.dtype.kind != "f":
-        scores_nn = scores_nn.astype(np.float64)
+    scores_nn = checked_scores(scores_nn)
     statistic = float(np.diagonal(scores_nn).sum(dtype=np.float64))
     mean, variance = (float(moment) for moment in moments(scores_nn))
     enumerated = len(scores_nn) <= ENUMERATED_WIDTH

@@ -61,14 +61,14 @@ def cross_kendall(
     Raises:
         InputError: unequal numbers of inputs, numbers that are not finite, or ``num_pairs`` < 1.
     """
-    base_ND, suspect_ND = matched(base_ND, suspect_ND)
+    # In float64, in which differences of unsigned integers, and of numbers below float32's least, have a sign.
+    base_ND, suspect_ND = (outputs.astype(np.float64) for outputs in matched(base_ND, suspect_ND))
     num_inputs = len(base_ND)
     product_DE = np.zeros((base_ND.shape[1], suspect_ND.shape[1]))
     untied_D, untied_E = np.zeros(base_ND.shape[1]), np.zeros(suspect_ND.shape[1])
     for first, second in _pair_chunks(num_inputs, num_pairs, seed):
         # float32 holds the integers of one chunk exactly; the running sums are float64.
-        x = np.sign(base_ND[first] - base_ND[second], dtype=np.float32)
-        y = np.sign(suspect_ND[first] - suspect_ND[second], dtype=np.float32)
+        x, y = (np.sign(x_ND[first] - x_ND[second]).astype(np.float32) for x_ND in (base_ND, suspect_ND))
         product_DE += x.T @ y
         untied_D += np.count_nonzero(x, axis=0)
         untied_E += np.count_nonzero(y, axis=0)

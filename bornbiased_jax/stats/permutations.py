@@ -57,8 +57,8 @@ def moments(cross_DD: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return overall_11[..., 0, 0] * width, squares / max(1, width - 1)
 
 
-def permutations(width: int, count: int, *, seed: int, group: int = 0, batch: int = 2048) -> Iterator[np.ndarray]:
-    """Draw uniform random permutations in batches: arrays [≤ batch, D] of integers.
+def permutations(width: int, count: int, *, seed: int, group: int = 0) -> Iterator[np.ndarray]:
+    """Draw uniform random permutations in batches: arrays [≤ 2048, D] of integers, fewer at a time where they are wide.
 
     Each row is the order of D independent random numbers, sorted together with their index in one
     64-bit word (a tie among the random bits has probability below D²/2^(64 − log2 D)). Only the raw
@@ -69,12 +69,11 @@ def permutations(width: int, count: int, *, seed: int, group: int = 0, batch: in
         count: how many.
         seed: of the stream.
         group: number of the group of labels; groups have independent streams.
-        batch: rows at a time, fewer where they are wide.
     """
     bits = max(1, (width - 1).bit_length())
     mask = np.uint64((1 << bits) - 1)
     stream = np.random.PCG64DXSM(np.random.SeedSequence([0x5EED, seed, group] if group else [0x5EED, seed]))
-    batch = max(1, min(batch, (1 << 22) // width))
+    batch = max(1, min(2048, (1 << 22) // width))
     for start in range(0, count, batch):
         rows = min(batch, count - start)
         words = stream.random_raw(rows * width).reshape(rows, width)

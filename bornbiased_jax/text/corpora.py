@@ -65,7 +65,6 @@ class Corpus:
     name: str
     documents: tuple[str, ...]
     digest: str
-    versions: dict[str, str]
 
 
 def check_name(name: str) -> None:
@@ -104,7 +103,7 @@ def corpus(name: str) -> Corpus:
         cache.store(slot, json.dumps(documents).encode())
     if not documents:
         raise InputError(f"builtin:{name} is empty: this Python carries no sources to make it from; name a text file")
-    return Corpus(name, documents, documents_digest(documents), versions)
+    return Corpus(name, documents, documents_digest(documents))
 
 
 def documents_digest(documents: tuple[str, ...]) -> str:

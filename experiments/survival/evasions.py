@@ -96,7 +96,7 @@ def unused_rows(model: Original) -> Model:
 
 def idle_block(model: Original) -> Model:
     """Put a random block that adds nothing in at the bottom."""
-    return symmetries.insert_idle_block(model.cfg, model.params, 0, model.seed)
+    return symmetries.insert_idle_block(model.cfg, model.params, model.seed)
 
 
 def shifted_head(model: Original) -> Model:

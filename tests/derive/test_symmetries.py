@@ -108,7 +108,7 @@ CHANGES = {
     "renumber": lambda cfg, p: symmetries.permute_coordinates(cfg, p, orders(1, cfg.d_model)[0]),
     "units": lambda cfg, p: symmetries.permute_units(cfg, p, orders(cfg.num_layers, cfg.d_ff)),
     "heads": lambda cfg, p: symmetries.permute_heads(cfg, p, orders(cfg.num_layers, cfg.kv_heads)),
-    "idle block": lambda cfg, p: symmetries.insert_idle_block(cfg, p, 0, 5),
+    "idle block": lambda cfg, p: symmetries.insert_idle_block(cfg, p, 5),
 }
 
 

@@ -10,8 +10,10 @@ import pytest
 
 from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.evaluation import generation
 from bornbiased_jax.evaluation.generation import Sampling, generate, generate_text, next_token
 from bornbiased_jax.model import apply
+from bornbiased_jax.text import ByteTokenizer
 from tests.fixtures.llama2c_files import write_pair
 from tests.tiers import nightly_except
 
@@ -146,6 +148,14 @@ def test_text_goes_in_and_comes_out(tmp_path):
     ids, text = generate_text(checkpoint, "ab b", 12)
     assert ids == slowly(checkpoint, prompt, 12)[: len(ids)] and len(ids) > len(prompt)
     assert text == checkpoint.tokenizer.decode(ids) and text.startswith("ab b")
+
+
+def test_tokens_beyond_the_tokenizer_are_signs_in_the_text(monkeypatch):
+    """A table is often wider than its tokenizer, and an untrained model may prefer any row."""
+    checkpoint = open_checkpoint("seed:3@gpt2-tiny,num_layers=1,d_model=16,d_ff=32,num_heads=2,vocab_size=4096")
+    checkpoint.__dict__["tokenizer"] = ByteTokenizer()
+    monkeypatch.setattr(generation, "generate", lambda checkpoint, ids, *rest, **more: [*ids, 300, 105, 4000])
+    assert generate_text(checkpoint, "H", 3) == ([72, 300, 105, 4000], "H\ufffdi\ufffd")
 
 
 @pytest.mark.slow

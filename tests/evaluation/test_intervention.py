@@ -8,6 +8,7 @@ import pytest
 
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.cli.main import run
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation import intervention
 from bornbiased_jax.evaluation.intervention import effect, first_activations, mean_loss
 from bornbiased_jax.model.interventions import Neuron, silence, write
@@ -33,6 +34,12 @@ def test_loss_and_first_activations_are_those_of_the_plain_pass(model):
     assert mean_loss(cfg, params, tokens, batch_size=2) == pytest.approx(expected, rel=1e-5)
     means_LF = np.asarray(out.layers["mlp_hidden"][:, :, 0]).mean(axis=1)
     np.testing.assert_allclose(first_activations(cfg, params, tokens, batch_size=2), means_LF, rtol=1e-4, atol=1e-7)
+
+
+def test_first_activations_need_an_mlp(model):
+    cfg, params, tokens = model
+    with pytest.raises(InputError, match="the model has no MLP"):
+        first_activations(cfg.replace(mlp=False), params, tokens)
 
 
 @pytest.mark.slow

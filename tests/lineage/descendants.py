@@ -76,7 +76,7 @@ def shuffled(cfg, params):
 
 
 def inserted(cfg, params):
-    return rotated(*symmetries.insert_idle_block(cfg, params, 0, 8))
+    return rotated(*symmetries.insert_idle_block(cfg, params, 8))
 
 
 def everything(cfg, params):

@@ -133,7 +133,7 @@ def rotate(cfg: ModelConfig, params: Params) -> Model:
 
 
 def insert(cfg: ModelConfig, params: Params) -> Model:
-    return symmetries.insert_idle_block(cfg, params, 0, 7)
+    return symmetries.insert_idle_block(cfg, params, 7)
 
 
 def rescale(cfg: ModelConfig, params: Params) -> Model:

@@ -164,30 +164,10 @@ def test_documents_are_set_apart_and_read_no_further_than_needed(tmp_path):
         text(path, BYTES, num_inputs=3, seq_len=4, vocab_size=256)
 
 
-@pytest.mark.slow
-def test_random_windows_depend_on_seed_and_index_alone(book):
-    def drawn(num_inputs, seed, seq_len=50):
-        windows = dict(windows="random", seed=seed, vocab_size=256)
-        return text(book, BYTES, num_inputs=num_inputs, seq_len=seq_len, **windows)
-
-    result, full = drawn(30, 1), book.read_text()
-    assert np.array_equal(drawn(10, 1).batch(0, 10), result.batch(0, 10))
-    assert drawn(30, 2).digest != result.digest and result.describe()["seed"] == 1
-    starts = [full.index(BYTES.decode(window)) for window in result.batch(0, 30)]
-    assert len(set(starts)) > 20
-    # The only window of the whole text, end mark included, is the text.
-    assert BYTES.decode(drawn(3, 5, len(full) + 1).batch(2, 3)[0]) == full + "\0"
-    # Of windows one shorter there are two, and both are drawn.
-    shorter = {BYTES.decode(window) for window in drawn(20, 5, len(full)).batch(0, 20)}
-    assert shorter == {full, full[1:] + "\0"}
-
-
 def test_too_little_text_says_how_much_there_is(book):
     size = len(book.read_text()) + 1
-    for windows, needed in (("consecutive", "10,000"), ("random", "10,000")):
-        sizes = (100, 100) if windows == "consecutive" else (2, 10_000)
-        with pytest.raises(InputError, match=f"gives {size:,} tokens .* need {needed}"):
-            text(book, BYTES, num_inputs=sizes[0], seq_len=sizes[1], vocab_size=256, windows=windows)
+    with pytest.raises(InputError, match=f"gives {size:,} tokens .* need 10,000"):
+        text(book, BYTES, num_inputs=100, seq_len=100, vocab_size=256)
 
 
 def test_ids_outside_the_vocabulary_are_refused(book, tmp_path):
@@ -232,7 +212,7 @@ def test_the_command_lines_names(book, monkeypatch):
         assert made.describe()["tokenizer"] == name
     for corpus in ("prose", "code"):
         document = book.read_text()
-        made_corpus = corpora.Corpus(corpus, (document,), corpora.documents_digest((document,)), {})
+        made_corpus = corpora.Corpus(corpus, (document,), corpora.documents_digest((document,)))
         monkeypatch.setattr(corpora, "corpus", lambda name, made=made_corpus: made)
         made = parse_inputs(f"builtin:{corpus}", **sizes, tokenizer="bytes")
         assert BYTES.decode(made.batch(0, 3).ravel()) == document[:24]

@@ -114,8 +114,8 @@ def planted(gated: bool):
     attention["value"]["kernel"][0, 1, 0] = 1.0
     attention["output"]["kernel"][0, 0, 2] = 1.0
     for name in ("gate", "up") if gated else ("up",):
-        # Idle neurons read a channel that is always 0, with columns of norm 1.
-        mlp[name]["kernel"][:, 5] = 1.0
+        # Idle neurons read channels that are always 0, or always 1 in the second block, with columns of norm 1.
+        mlp[name]["kernel"][0, 5] = mlp[name]["kernel"][1, 0] = 1.0
         mlp[name]["kernel"][1, :, 11] = 0.0
         mlp[name]["kernel"][1, [0, 2], 11] = (-6.0, 10.0)
     mlp["down"]["kernel"][:] = 0.01 * rng.standard_normal((2, 16, 8))
@@ -149,8 +149,11 @@ def test_neurons_with_a_row_of_zeros_write_nothing_and_are_left_out():
     cfg, params, tokens = planted(gated=False)
     params["blocks"]["mlp"]["down"]["kernel"][:, :9] = 0.0
     neurons = super_neurons(cfg, params, tokens, top=32)
-    assert len(neurons) == 14 and min(neuron["neuron"] for neuron in neurons) == 9
+    assert len(neurons) == 7 and min(neuron["neuron"] for neuron in neurons) == 9
     assert np.isfinite([neuron["channels"] for neuron in neurons]).all()
+    # A neuron that never fires writes nothing either, however long its column.
+    params["blocks"]["mlp"]["up"]["kernel"][1, 0, 12] = -50.0
+    assert len(super_neurons(cfg, params, tokens, top=32)) == 6
     params["blocks"]["mlp"]["down"]["kernel"][:] = 0.0
     assert super_neurons(cfg, params, tokens) == []
 

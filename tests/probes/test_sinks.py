@@ -105,6 +105,7 @@ def test_memory_holds_one_layer_of_one_batch(model):
         (dict(position=T + 1), "position 13"),
         (dict(position=5, lengths=(4,)), "position 5 is not between 1 and the shortest length, 4"),
         (dict(lengths=(T + 1,)), "length 13"),
+        (dict(lengths=(0, 4)), "length 0 is not between 1 and the 12 positions"),
         (dict(convention="rows"), "convention 'rows'"),
         (dict(threshold="mean"), "threshold 'mean'"),
     ],

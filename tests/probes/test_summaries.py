@@ -113,3 +113,11 @@ def test_contraction_leaves_out_what_was_not_summed():
     # Where every pair shares its last token there is nothing to leave out: the mean is over all of them.
     alike = contraction.summarize(SUMS._replace(same_last_pairs=90.0), d_model=d, intra=False)
     assert alike["inter_cosine_by_layer"] == alike["inter_cosine_all_pairs_by_layer"]
+    # Of 9,999 sequences float32 counts two of the 99,970,002 pairs less, and rounds their sum as well.
+    many, all_but_two = 9_999, np.float32(9_999 * 9_998)
+    sums = SUMS._replace(
+        num=float(many), own_L=np.full(3, many), resultant_L=np.full(3, many**2), same_last_pairs=all_but_two,
+        same_last_L=np.full(3, all_but_two - 8),
+    )  # fmt: skip
+    assert int(all_but_two) == many * (many - 1) - 2
+    assert contraction.summarize(sums, d_model=d, intra=False)["inter_cosine_final"] == pytest.approx(1.0)

@@ -63,7 +63,7 @@ def test_seeds_and_groups_have_permutations_of_their_own():
 
 
 def test_permutation_batches_cover_the_count_asked_for():
-    sizes = [len(batch) for batch in perm.permutations(1000, 5001, seed=0, batch=2048)]
+    sizes = [len(batch) for batch in perm.permutations(1000, 5001, seed=0)]
     assert sum(sizes) == 5001 and max(sizes) <= 2048
 
 

@@ -303,7 +303,7 @@ def test_a_missing_source_is_refused_at_the_call(tmp_path):
 
 
 def test_built_in_corpora_are_sources(monkeypatch):
-    result = corpora.Corpus("prose", ("one", "two"), "d" * 64, {})
+    result = corpora.Corpus("prose", ("one", "two"), "d" * 64)
     monkeypatch.setattr(corpora, "corpus", lambda name: result)
     assert list(read_documents("builtin:prose")) == ["one", "two"]
     assert read_text("builtin:prose") == "one\n\ntwo"

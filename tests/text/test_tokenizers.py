@@ -1,7 +1,6 @@
 """Every tokenizer, of any kind: round trips, identity, saving, damage; and how the right one is found."""
 
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -189,7 +188,7 @@ def test_two_files_of_another_model_are_refused(tmp_path):
 @pytest.fixture
 def small_prose(monkeypatch, tmp_path):
     monkeypatch.setenv(cache.CACHE_VARIABLE, str(tmp_path / "cache"))
-    result = corpora.Corpus("prose", tuple(CORPUS), corpora.documents_digest(tuple(CORPUS)), {})
+    result = corpora.Corpus("prose", tuple(CORPUS), corpora.documents_digest(tuple(CORPUS)))
     monkeypatch.setattr(corpora, "corpus", lambda name: result)
     default_tokenizer.cache_clear()
     yield tmp_path / "cache"
@@ -290,19 +289,12 @@ def test_every_shared_tokenizer_is_found_and_known(shared):
         assert b"".join(pieces[token] for token in loaded.encode(text)).strip() == text.encode()
 
 
-def test_gpt2_in_a_folder(shared, tmp_path):
-    for actual, reference in (("vocab.json", "gpt2_encoder.json"), ("merges.txt", "gpt2_vocab.bpe")):
-        shutil.copy(shared / "tokenizers" / reference, tmp_path / actual)
-    loaded = load_tokenizer(tmp_path)
-    assert loaded.encode(" the<|endoftext|>\n\n").tolist() == [262, 50256, 628]
-
-
 def test_a_cached_default_is_of_the_size_and_text_asked_for(small_prose, monkeypatch):
     """A cached vocabulary or corpus is not taken for another."""
     assert [default_tokenizer(size).vocab_size for size in (600, 700)] == [600, 700]
     before = default_tokenizer(600).digest
     texts = tuple(text[::-1] for text in CORPUS)
-    other = corpora.Corpus("prose", texts, corpora.documents_digest(texts), {})
+    other = corpora.Corpus("prose", texts, corpora.documents_digest(texts))
     monkeypatch.setattr(corpora, "corpus", lambda name: other)
     default_tokenizer.cache_clear()
     assert default_tokenizer(600).digest != before

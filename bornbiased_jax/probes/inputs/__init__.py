@@ -11,14 +11,13 @@ from bornbiased_jax.probes.inputs.kinds import (
     random_tokens,
 )
 from bornbiased_jax.probes.inputs.spec import parse_inputs
-from bornbiased_jax.probes.inputs.windows import Windows, text
+from bornbiased_jax.probes.inputs.windows import text
 
 __all__ = [
     "KINDS",
     "RANDOM_KINDS",
     "InputKind",
     "Inputs",
-    "Windows",
     "from_tokens",
     "gaussian",
     "parse_inputs",
