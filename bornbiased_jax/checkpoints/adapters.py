@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -25,7 +26,7 @@ from annotated_types import Ge, Gt
 from typing_extensions import TypedDict
 
 from bornbiased_jax import io, schema
-from bornbiased_jax.checkpoints.conventions import HEAD_TENSORS, OTHER_HEADS
+from bornbiased_jax.checkpoints.conventions import HEAD_TENSORS, is_other_head
 from bornbiased_jax.checkpoints.tensors import NamedTensors, read_finite
 from bornbiased_jax.checkpoints.weight_files import WeightFiles, locate_tensors
 from bornbiased_jax.errors import InputError
@@ -145,10 +146,6 @@ class PeftAdapter:
         Files of models without a head have names without the first prefix; so have the adapters of such models. Heads
         of classifiers and reward models that the base lacks have none: the language model does without them.
 
-        Args:
-            names: of the base's tensors.
-            where: what to call the base in an error.
-
         Raises:
             InputError: the base lacks one.
         """
@@ -159,7 +156,7 @@ class PeftAdapter:
         for name in (*weights, *biases, *self.tensors, *self.tokens):
             candidates = (name, f"model.{name}", f"transformer.{name}", name.partition(".")[2])
             place = next((candidate for candidate in candidates if candidate in available), None)
-            if place is None and _is_other_head(name):
+            if place is None and is_other_head(name):
                 continue
             if place is None:
                 raise InputError(f"{self.where} adapts {name}, which is no matrix of {where}: it is another model's")
@@ -168,16 +165,12 @@ class PeftAdapter:
 
     def left_out(self, adapted: Mapping[str, str]) -> str:
         """Return what to say of heads that are not in a base, from the names that are (:meth:`names_in`); or ""."""
-        heads = sorted({name for name in self.tensors if _is_other_head(name)} - set(adapted.values()))
+        names = (*self.tensors, *(f"{module}.weight" for module in self.updates))
+        heads = sorted(set(filter(is_other_head, names)) - set(adapted.values()))
         return f"left out of the adapter, as no part of a language model: {', '.join(heads)}" if heads else ""
 
     def merged(self, name: str, tensor: np.ndarray, *, is_conv1d: bool = False) -> np.ndarray:
-        """Return a tensor of the base with the adapter merged into it, float32.
-
-        Args:
-            name: of the tensor in the Hugging Face model.
-            tensor: as its file has it.
-            is_conv1d: whether matrices lie as [in, out].
+        """Return a tensor of the base with the adapter merged into it, float32; a matrix of Conv1D lies as [in, out].
 
         Raises:
             InputError: its shape is not the adapter's.
@@ -201,11 +194,7 @@ class PeftAdapter:
             return tensor
         if leaf == "bias":
             return tensor if update.bias_O is None else tensor + np.float32(update.scale) * update.bias_O
-        if is_conv1d:
-            return self._updated(module, update, tensor.T).T
-        return self._updated(module, update, tensor)
-
-    def _updated(self, module: str, update: Update, weight_OI: np.ndarray) -> np.ndarray:
+        weight_OI = tensor.T if is_conv1d else tensor
         self._check(module, weight_OI.shape, (len(update.b_Or), update.a_rI.shape[1]))
         out, into = weight_OI.shape
         if len(update.a_rI) > min(out, into):
@@ -213,7 +202,7 @@ class PeftAdapter:
                 f"{self.where} has rank {len(update.a_rI)}, more than the width of {module} ({out} by {into}): it is "
                 "no low-rank adapter; fine-tune the matrix itself"
             )
-        return update.merged(weight_OI)
+        return update.merged(weight_OI).T if is_conv1d else update.merged(weight_OI)
 
     def _check(self, name: str, shape: tuple[int, ...], adapted: tuple[int, ...]) -> None:
         if shape != adapted:
@@ -222,10 +211,6 @@ class PeftAdapter:
                 f"{self.where} adapts {name} as a matrix of {sizes}, but the model's is {model}: it is another model's "
                 "adapter"
             )
-
-
-def _is_other_head(name: str) -> bool:
-    return re.fullmatch(OTHER_HEADS, name.rpartition(".")[0]) is not None
 
 
 def is_adapter(folder: Path) -> bool:
@@ -342,11 +327,7 @@ def _token_rows(folder: Path, config: AdapterFile, module: str) -> list[int]:
 
 
 def _read_config(path: Path) -> AdapterFile:
-    """Read an adapter's configuration.
-
-    Raises:
-        InputError: there is none, or a field is not understood, not supported or no number.
-    """
+    """Read an adapter's configuration; refuse fields that are not understood, not supported or no number."""
     config: dict[str, object] = schema.check(dict[str, object], io.read_json(path), str(path))
     if "peft_type" not in config and _OF_MLX & config.keys():
         raise InputError(
@@ -378,12 +359,7 @@ def _read_config(path: Path) -> AdapterFile:
 
 
 def adapt(base: NamedTensors, adapter: PeftAdapter, *, is_tied: bool) -> NamedTensors:
-    """Wrap the tensors of a base, so that the adapter is merged into them when they are read.
-
-    Args:
-        base: its tensors.
-        adapter: the adapter.
-        is_tied: whether its head is the embedding, if it has none of its own.
+    """Wrap the tensors of a base, whose head may be its embedding, to merge the adapter into them when they are read.
 
     Raises:
         InputError: the adapter adapts a module that the base does not have.
@@ -412,7 +388,8 @@ def base_folder(folder: Path, adapter: PeftAdapter) -> Path:
         InputError: it is not on this machine.
     """
     for place in (Path(adapter.base), folder / adapter.base, folder.parent / adapter.base):
-        if adapter.base and place.is_dir():
+        # Not Path.is_dir, which raises where no folder can have such a name.
+        if adapter.base and os.path.isdir(place):
             return place
     raise InputError(
         f"{folder} is an adapter of {shown(adapter.base)}, which is no folder here: merge it into its base with "

@@ -26,10 +26,7 @@ from bornbiased_jax.errors import InputError
 def read_by_names(folder: Path, *, file: str | None = None, roles_file: Path | None = None) -> NamedRoles:
     """Open a folder of weights for reading by role, whatever its architecture.
 
-    Args:
-        folder: of a model, whose ``config.json`` may be missing, or of an adapter, which names its base.
-        file: which set of weights, where there are several.
-        roles_file: what the conventions do not know.
+    Its ``config.json`` may be missing; of an adapter the base is read, which the adapter names.
 
     Raises:
         InputError: the files are corrupted, are two sets of weights, or have names that no convention fits.
@@ -102,11 +99,7 @@ def read_by_role(
 
 
 def _compared_gguf(reference: Reference, name: str, refusal: InputError) -> RoleSource:
-    """Open a GGUF file that is not run for comparison: by the table of its architecture, else by names.
-
-    Raises:
-        InputError: it is corrupted, or has names that no convention fits.
-    """
+    """Open a GGUF file that is not run for comparison: by the table of its architecture, else by names."""
     assert reference.path is not None
     checkpoint = read_gguf_by_sizes(reference.path, name)
     if checkpoint is None:

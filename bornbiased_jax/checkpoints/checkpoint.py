@@ -21,20 +21,14 @@ from bornbiased_jax.checkpoints.digests import combine, is_constant, tensor_dige
 from bornbiased_jax.checkpoints.formats import gguf, huggingface, initial, run
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.checkpoints.reference import ReferenceKind, parse_ref
-from bornbiased_jax.checkpoints.tensors import (
-    Shardings,
-    StoredModel,
-    load_params,
-    memory_pieces,
-    read_block,
-    read_parameter,
-)
+from bornbiased_jax.checkpoints.tensors import Piece, Shardings, StoredModel, load_params, read_block, read_parameter
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.folders import Folder
 from bornbiased_jax.model.memory import streamed_bytes
 from bornbiased_jax.model.streaming import StreamedWeights, Weights
-from bornbiased_jax.parameters import Params, parameter_table
+from bornbiased_jax.parallel import on_host
+from bornbiased_jax.parameters import Params, flatten, parameter_table
 from bornbiased_jax.text.cache import cache_dir
 from bornbiased_jax.text.protocol import Tokenizer
 from bornbiased_jax.text.tokenizers import fits_vocabulary, load_tokenizer
@@ -99,9 +93,15 @@ class Checkpoint(StoredModel):
         reference: str = "weights in memory",
     ) -> Checkpoint:
         """Wrap weights that are in memory already, as :func:`bornbiased_jax.model.init` lays them out."""
-        pieces = memory_pieces(params)
+        flat = flatten(params)
         checkpoint = cls(
-            config, reference, pieces, seed=seed, is_initial=is_initial, reference=reference, kind="memory"
+            config,
+            reference,
+            lambda path: [Piece(path, (), lambda _: on_host(flat[path]))],
+            seed=seed,
+            is_initial=is_initial,
+            reference=reference,
+            kind="memory",
         )
         checkpoint._loaded = params
         return checkpoint

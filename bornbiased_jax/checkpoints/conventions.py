@@ -71,6 +71,12 @@ HEAD_TENSORS = frozenset({"lm_head.weight", "embed_out.weight"})
 OTHER_HEADS = r"(score|classifier|v_head\.summary|reward_head|value_head|v_head|regression_head|classification_head)"
 """Heads that give no tokens: of classifiers, of reward models, of TRL."""
 
+
+def is_other_head(name: str) -> bool:
+    """Tell whether a tensor of this name is of a head that gives no tokens."""
+    return re.fullmatch(rf"{OTHER_HEADS}\..*", name) is not None
+
+
 # The first that matches decides, so that a family's own meaning of a name stands before the usual one.
 CONVENTIONS: tuple[Convention, ...] = (
     # Attention: fused.

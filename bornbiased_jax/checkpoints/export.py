@@ -95,11 +95,6 @@ def export_hugging_face(
 def check_folder(folder: str | Path, checkpoint: str = "", *, overwrite: bool = False) -> None:
     """Check whether a model may be exported to a folder, before it is opened.
 
-    Args:
-        folder: where it would go.
-        checkpoint: the reference of the model.
-        overwrite: as of :func:`export_hugging_face`.
-
     Raises:
         InputError: the folder holds other things, or the model itself.
     """

@@ -30,10 +30,7 @@ def role_of(tensor: NamedTensor, group: str, leaf: str, axes: Axes, module: str 
 def latent_parts(parts: Mapping[str, NamedTensor], tensors: NamedTensors, sizes: Sizes) -> dict[Role, RoleTensor]:
     """Return query, key and value of one block; nothing where the shapes are not those of latent attention.
 
-    Args:
-        parts: its tensors by what the convention calls them: "q_a", "q_a_norm", "q_b", "kv_a", "kv_a_norm", "kv_b".
-        tensors: of the files.
-        sizes: of the component.
+    Its parts are by what the convention calls them: "q_a", "q_a_norm", "q_b", "kv_a", "kv_a_norm", "kv_b".
     """
     if not {"kv_a", "kv_b"} <= parts.keys() or not sizes.nope_dim or not sizes.rope_dim or not sizes.num_heads:
         return {}

@@ -92,13 +92,10 @@ def _has_bias(module: str, biases: Biases) -> bool:
 def make_entries(
     names: Mapping[str, str], shapes: Shapes, form: Callable[[str], Form], *, offset_norms: bool = False
 ) -> list[FileEntry]:
-    """List the tensors of a file.
+    """List the tensors of a file with parameters of these shapes.
 
-    Args:
-        names: of each module: "{l}" is the layer, "{e}" the expert, "{leaf}" weight or bias.
-        shapes: of the parameters.
-        form: in which a module's matrices lie.
-        offset_norms: whether the file keeps norm scales less one.
+    In the name of a module "{l}" is the layer, "{e}" the expert, "{leaf}" weight or bias. A file with offset norms
+    keeps their scales less one.
     """
     fused_in = {part: module for module, parts in FUSED.items() if module in names for part in parts}
     entries = []

@@ -71,12 +71,7 @@ class NamedTensor(NamedTuple):
 def parse_names(
     shapes: Mapping[str, tuple[int, ...]], family: str, rows: Sequence[RoleRow]
 ) -> tuple[list[NamedTensor], list[str], list[str]]:
-    """Look up every name, in a file of roles first.
-
-    Args:
-        shapes: of the tensors by name.
-        family: ``model_type`` of the configuration, or "".
-        rows: of a file of roles.
+    """Look up every name, in the rows of a file of roles first; the family is the ``model_type``, or "".
 
     Returns:
         The tensors whose names are understood, the names that are not, and the prefixes that were taken away.

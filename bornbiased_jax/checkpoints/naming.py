@@ -8,7 +8,6 @@ read, wherever they stand.
 from __future__ import annotations
 
 import functools
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -70,7 +69,7 @@ class NamedRoles(RoleSource):
         }
         self.unread = tuple(sorted(unread + self._add_all(named)))
         self._is_tied = self._tie(named)
-        if heads := [tensor.name for tensor in named if _is_other_head(tensor)]:
+        if heads := [tensor.name for tensor in named if tensor.row.match == conventions.OTHER_HEADS]:
             self._note(f"compared by itself, as no part of a language model: {', '.join(heads)}")
         self._check()
 
@@ -159,18 +158,18 @@ class NamedRoles(RoleSource):
             axes = (*parse_axes("channel " * (len(shape) - 1)), *axes)
         # The linear maps of the files lie as [out, in], convolutions with all axes of their input.
         file_shape = (shape[0], int(np.prod(shape[1:]))) if is_matrix and len(shape) > 2 else shape
-        flips = is_matrix
-        role_shape = file_shape[::-1] if flips else file_shape
+        role_shape = file_shape[::-1] if is_matrix else file_shape
         if not sizes.fit(tensor.group, axes, role_shape):
             return False
         is_norm_bias = tensor.group == "norm" and tensor.is_bias
         leaf = "bias" if tensor.is_bias else "scale" if tensor.group == "norm" else "kernel"
         role = role_of(tensor, "bias" if is_norm_bias else tensor.group, leaf, axes, tensor.module)
-        is_offset = leaf == "scale" and self._has_offset_norms(tensor.component)
+        is_offset_family = conventions.OFFSET_NORMS.fullmatch(self._family_of(tensor.component)) is not None
+        is_offset = leaf == "scale" and tensor.component == LANGUAGE and is_offset_family
 
         def read() -> np.ndarray:
-            array = self._load(tensor.name).reshape(file_shape)
-            array = array.T if flips else array
+            array = self.read_stored(tensor.name).reshape(file_shape)
+            array = array.T if is_matrix else array
             if tensor.module in ("query_norm", "key_norm"):
                 array = self._in_halves(tensor.component, array)
             return array + np.float32(1.0) if is_offset else array
@@ -179,9 +178,6 @@ class NamedRoles(RoleSource):
 
     def _family_of(self, component: str) -> str:
         return str(config_of(self._config, component).get("model_type") or self._family)
-
-    def _has_offset_norms(self, component: str) -> bool:
-        return component == LANGUAGE and conventions.OFFSET_NORMS.fullmatch(self._family_of(component)) is not None
 
     def _tie(self, tensors: Sequence[NamedTensor]) -> bool:
         """Settle whether the head is the embedding: stored once, under either name, or twice."""
@@ -209,7 +205,7 @@ class NamedRoles(RoleSource):
         shapes = self._tensors.shapes
         if shapes[head.name] != shapes[embedding.name]:
             return False
-        if not np.array_equal(self._load(head.name), self._load(embedding.name)):
+        if not np.array_equal(self.read_stored(head.name), self.read_stored(embedding.name)):
             return False
         self._drop_head(head.name)
         self._note(f"{head.name} is a copy of the embedding")
@@ -267,22 +263,20 @@ class NamedRoles(RoleSource):
         return Counter(role.name for role in self._parts)
 
     def read_stored(self, name: str) -> np.ndarray:
-        """Read one of those tensors as float32, its axes as the file has them.
+        """Read a tensor of the files as float32, its axes as they have them.
+
+        The last is held, since experts are asked for one after the other.
 
         Raises:
             InputError: it holds NaN or infinite values, or its file is corrupted.
         """
-        return self._load(name)
-
-    def _load(self, name: str) -> np.ndarray:
-        """Read a tensor of the files; the last is held, since experts are asked for one after the other."""
         if self._last is None or self._last[0] != name:
             self._last = None
             self._last = name, check_finite(as_float32(self._tensors.read(name)), name, self._tensors.where)
         return self._last[1]
 
     def _read_part(self, tensor: NamedTensor, index: int, expert: int | None) -> np.ndarray:
-        sizes, array = self._sizes[tensor.component], self._load(tensor.name)
+        sizes, array = self._sizes[tensor.component], self.read_stored(tensor.name)
         array = array if expert is None else array.reshape(sizes.stacked(tensor, array.shape))[expert]
         if not tensor.is_bias and not sizes.is_in_out(tensor, expert is not None):
             array = array.T
@@ -362,7 +356,3 @@ class NamedRoles(RoleSource):
         """Return the storage type of the tensor's first part."""
         kind = self._tensors.types.get(role.name.split("+")[0], "F32")
         return FLOAT_TYPES.get(kind, kind)
-
-
-def _is_other_head(tensor: NamedTensor) -> bool:
-    return tensor.block is None and re.fullmatch(conventions.OTHER_HEADS, tensor.tail) is not None

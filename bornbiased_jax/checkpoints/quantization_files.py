@@ -29,11 +29,7 @@ class SettingsError(InputError):
 
 
 def with_quantization(folder: Path, config: Mapping[str, object]) -> dict[str, object]:
-    """Return a configuration with the settings of quantized weights from the files next to it.
-
-    Args:
-        folder: of the model.
-        config: what its ``config.json`` says, whose settings count first.
+    """Return a configuration with the settings of quantized weights from the files next to it; its own count first.
 
     Raises:
         InputError: a file is no JSON object.

@@ -38,58 +38,34 @@ _Decoded = tuple[Tensor, tuple[str, ...]]
 """A tensor that is decoded when it is read, and the names of the parts that it is decoded from."""
 
 
-def _bits(settings: QuantizationConfig, where: str, default: int = 4, known: Sequence[int] = (2, 4, 8)) -> int:
-    """Return the bits of a packed number; four unless said or otherwise known."""
-    stated = _stated_bits(settings)
-    bits = settings.get("bits", settings.get("w_bit", stated[0] if stated else default))
-    if not isinstance(bits, int) or bits not in known:
-        *most, last = known
-        read = f"{', '.join(map(str, most))} and {last}"
-        raise SettingsError(f"{where} is quantized to {schema.shown(bits)} bits, of which only {read} are read")
-    return bits
+def _bits(
+    settings: QuantizationConfig, where: str, name: str, count: int, width: int, known: Sequence[int] = (2, 4, 8)
+) -> int:
+    """Return the bits of packed numbers of which so many lie in so many words: those stated that fit, else four.
 
+    Groups of layers, of which compressed-tensors states the bits, may differ.
 
-def _stated_bits(settings: QuantizationConfig) -> list[object]:
-    """Return the bits that compressed-tensors states of its groups of layers, which may differ."""
+    Raises:
+        SettingsError: bits that are not read, or others than the shapes say.
+    """
     groups = settings.get("config_groups")
     members = groups.values() if isinstance(groups, dict) else ()
     weights = [group.get("weights") for group in members if isinstance(group, dict)]
-    return [value.get("num_bits") for value in weights if isinstance(value, dict)]
-
-
-def _bits_of_group(settings: QuantizationConfig, where: str, name: str, columns: int, width: int) -> int:
-    """Return the bits of packed numbers of so many columns in so many words, of the layers' group that they fit.
-
-    Raises:
-        SettingsError: they fit no group.
-    """
-    first = _bits(settings, where)
-    fitting = [bits for bits in (2, 4, 8) if -(-columns * bits // 32) == width]
+    stated = [settings[key] for key in ("bits", "w_bit") if key in settings][:1]
+    stated += [value.get("num_bits") for value in weights if isinstance(value, dict)]
+    first = stated[0] if stated else 4
+    if not isinstance(first, int) or first not in known:
+        *most, last = known
+        read = f"{', '.join(map(str, most))} and {last}"
+        raise SettingsError(f"{where} is quantized to {schema.shown(first)} bits, of which only {read} are read")
+    fitting = [bits for bits in known if -(-count * bits // 32) == width]
     if first in fitting or not fitting:
         return first
-    stated = _stated_bits(settings) or [settings[key] for key in ("bits", "w_bit") if key in settings]
     bits = next((bits for bits in fitting if bits in stated or not stated), None)
     if bits is None:
         raise SettingsError(
             f"{where} is said to be quantized to {' and '.join(map(schema.shown, stated))} bits, but {name} has the "
             f"shape of {fitting[0]}: give it the settings that it was quantized with"
-        )
-    return bits
-
-
-def _checked_bits(source: NamedTensors, settings: QuantizationConfig, name: str, zeros: str, scales: str) -> int:
-    """Return the bits of packed numbers whose zeros and scales have one column for each output.
-
-    Raises:
-        SettingsError: the settings say other bits than the shapes.
-    """
-    out, width = source.shapes[scales][-1], source.shapes[zeros][-1]
-    packed = [bits for bits in _GPTQ_BITS if -(-out * bits // 32) == width]
-    bits = _bits(settings, source.where, packed[0] if packed else 4, _GPTQ_BITS)
-    if packed and bits not in packed:
-        raise SettingsError(
-            f"{source.where} is said to be quantized to {bits} bits, but {name} has the shapes of {packed[0]}: give it "
-            "the settings that it was quantized with"
         )
     return bits
 
@@ -164,8 +140,9 @@ def _decoded(source: NamedTensors, settings: QuantizationConfig, name: str) -> I
 
     if last == "qweight" and {sibling("qzeros"), sibling("scales")} <= shapes.keys():
         used = parts(name, sibling("qzeros"), sibling("scales"), sibling("g_idx"))
-        bits = _checked_bits(source, settings, name, sibling("qzeros"), sibling("scales"))
         (rows, width), out = shapes[name][:2], shapes[sibling("scales")][-1]
+        # Zeros and scales have a column for each output.
+        bits = _bits(settings, source.where, name, out, shapes[sibling("qzeros")][-1], _GPTQ_BITS)
         if width == out:
             gptq = functools.partial(_read_gptq, source, base, bits, settings)
             yield sibling("weight"), (Tensor("GPTQ", (out, rows * 32 // bits), gptq), used)
@@ -188,11 +165,10 @@ def _decoded(source: NamedTensors, settings: QuantizationConfig, name: str) -> I
             )
             yield sibling("weight"), (Tensor("NVFP4", (rows, shapes[name][1] * 2), read), used)
         else:
-            bits = _bits(settings, source.where)
-            columns = shapes[name][1] * 32 // bits
-            if sibling("weight_shape") in shapes:
-                columns = int(source.read(sibling("weight_shape"))[1])
-                bits = _bits_of_group(settings, source.where, name, columns, shapes[name][1])
+            has_shape, width = sibling("weight_shape") in shapes, shapes[name][1]
+            columns = int(source.read(sibling("weight_shape"))[1]) if has_shape else 0
+            bits = _bits(settings, source.where, name, columns, width)
+            columns = columns if has_shape else width * 32 // bits
             read = functools.partial(_read_packed, source, base, bits, columns)
             yield sibling("weight"), (Tensor("compressed-tensors", (rows, columns), read), used)
     elif last == "weight" and kind == "U8" and sibling("weight_scale_2") in shapes:
@@ -410,11 +386,7 @@ def _read_blocks(source: NamedTensors, name: str, state: _BlockState) -> np.ndar
 
 
 def _by_blocks(values: np.ndarray, blocksize: int, count: int) -> np.ndarray:
-    """Repeat the value of each block for its numbers.
-
-    Raises:
-        ValueError: there are more or fewer blocks than so many numbers need.
-    """
+    """Repeat the value of each block for its numbers."""
     if len(values) != -(-count // blocksize):
         raise ValueError(f"{len(values)} blocks of {blocksize} for {count} numbers")
     return np.repeat(values, blocksize)[:count] if count > blocksize else np.repeat(values, count)

@@ -132,13 +132,7 @@ class Sizes:
 
 
 def measure(config: Json, tensors: Sequence[NamedTensor], shapes: NamedShapes) -> Sizes:
-    """Measure a component: from norms and tables the width, from the configuration the heads.
-
-    Args:
-        config: of the component (:func:`config_of`).
-        tensors: its tensors.
-        shapes: of the files' tensors by name.
-    """
+    """Measure a component: from norms and tables the width, from its configuration (:func:`config_of`) the heads."""
 
     def rows_of(*groups: str) -> int | None:
         names = (tensor.name for tensor in tensors if tensor.row.groups in groups and not tensor.is_bias)
@@ -183,11 +177,6 @@ def settle(tensors: Sequence[NamedTensor], sizes: Mapping[str, Sizes], shapes: N
 
     Sizes tell gate and up from up alone, queries with an output gate from those without, and the norm of heads from
     that of latent queries; a block's other norms tell whether one stands before or after its sublayer.
-
-    Args:
-        tensors: of the files.
-        sizes: by component.
-        shapes: of the files' tensors by name.
     """
 
     def mlp_of(tensor: NamedTensor) -> tuple[str, int | None, int | None, bool]:

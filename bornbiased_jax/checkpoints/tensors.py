@@ -21,8 +21,7 @@ from bornbiased_jax.checkpoints.layout import FileEntry, Shapes, leading_axis, s
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.memory import FLOAT, check_weights
-from bornbiased_jax.parallel import on_host
-from bornbiased_jax.parameters import Parameter, Params, flatten, parameter_table, unflatten
+from bornbiased_jax.parameters import Parameter, Params, parameter_table, unflatten
 from bornbiased_jax.schema import cut
 
 Shardings = Callable[[Parameter], jax.sharding.Sharding | None]
@@ -185,22 +184,10 @@ def file_pieces(cfg: ModelConfig, source: NamedTensors, entries: list[FileEntry]
     return lambda path: pieces.get(path, [])
 
 
-def memory_pieces(params: Params) -> Callable[[str], list[Piece]]:
-    """Return what makes up each parameter of weights in memory."""
-    flat = flatten(params)
-    return lambda path: [Piece(path, (), lambda _: on_host(flat[path]))]
-
-
 def check_entries(
     source: NamedTensors, entries: list[FileEntry], shapes: Shapes, ignored: Callable[[str], bool] = lambda _: False
 ) -> None:
-    """Refuse a file that lacks a tensor, has one in a wrong shape, or has one that no parameter needs.
-
-    Args:
-        source: the file.
-        entries: what should lie where in it.
-        shapes: of the parameters that the file holds.
-        ignored: tensors of the file that are known to be no parameters.
+    """Refuse a file that lacks a tensor, has one in a wrong shape, or has one that is neither needed nor ignored.
 
     Raises:
         InputError: naming the tensor.
@@ -237,12 +224,7 @@ def wrong_type(name: str, where: str, kind: str) -> InputError:
 
 
 def read_finite(source: NamedTensors, name: str, first: tuple[int, int] | None = None) -> np.ndarray:
-    """Read one tensor of a file as the file has it.
-
-    Args:
-        source: the file.
-        name: of the tensor.
-        first: an axis and a count: only the beginning along that axis, all by default.
+    """Read one tensor of a file as the file has it, or its beginning: so many (``first``) along an axis.
 
     Raises:
         InputError: it holds NaN or infinity, or numbers that are no floats.
@@ -291,13 +273,9 @@ def as_float32(tensor: np.ndarray) -> np.ndarray:
 def read_parameter(
     pieces: list[Piece], block_shape: tuple[int, ...], layer: int | None, rows: int | None = None
 ) -> np.ndarray:
-    """Read one parameter, of one block where it lies in the blocks; float32, not to be written to.
+    """Read one parameter from its pieces, of one block (from 0) where it lies in the blocks; or only its first rows.
 
-    Args:
-        pieces: of the parameter.
-        block_shape: of the parameter in one block.
-        layer: the block, from 0; None outside the blocks.
-        rows: how many of a matrix's first rows; None for all.
+    It is float32, and not to be written to.
     """
     lead = () if layer is None else (layer,)
     inside = [piece for piece in pieces if piece.place[: len(lead)] == lead or not piece.place]
@@ -315,12 +293,7 @@ def load_params(model: StoredModel, dtype: DTypeLike | None = None, sharding: Sh
     """Load all parameters, each stacked over blocks and put where its sharding says before the next is read.
 
     Beyond the result itself, at most one parameter and one tensor of the file are in host memory. Where
-    parameters are sharded, a host holds only the parts that its own devices need.
-
-    Args:
-        model: where they lie.
-        dtype: of the result; float32 by default.
-        sharding: where each parameter goes; by default the default device.
+    parameters are sharded, a host holds only the parts that its own devices need. They are float32 by default.
 
     Raises:
         InputError: a tensor holds NaN or infinity, or the weights do not fit in memory or in ``dtype``.

@@ -54,9 +54,7 @@ class WeightFiles(NamedTuple):
 def choose_weights(folder: Path, file: str | None = None) -> WeightFiles:
     """Return the files of a folder's weights: safetensors, or pickles where there are none.
 
-    Args:
-        folder: of the model.
-        file: which set of weights, by the name of its file or index, where there are several.
+    Of several sets of weights the name of a file or an index chooses one.
 
     Raises:
         InputError: there are none, there are two sets and none is chosen, or a shard is missing.

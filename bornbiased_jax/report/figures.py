@@ -411,13 +411,7 @@ def _spots(figure: Figure) -> str:
     """Put transparent circles over the points of a figure's curves, titled by the curve's name and both values.
 
     A title shows where the pointer rests, without a script. Straight lines of reference, and what lies outside the
-    axes, have none.
-
-    Args:
-        figure: the figure, after it was drawn: its layout must stand.
-
-    Returns:
-        Elements of SVG in the figure's own coordinates, 72 to the inch, y from the top.
+    axes, have none. The figure was drawn before: its layout must stand.
     """
     curves = [
         (ax, line)

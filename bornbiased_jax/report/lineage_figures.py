@@ -87,11 +87,7 @@ def block_map(
 def null_figure(histogram: Mapping[str, Any], z: float, ax: Axes | None = None) -> Figure:
     """Draw counts of permuted statistics, in their standard deviations, and the observed one.
 
-    Args:
-        histogram: "low", "high" and "counts" of equal bins between them (:func:`bornbiased_jax.stats.permutations.
-            histogram`).
-        z: the observed statistic.
-        ax: axes to draw into; a figure of their own if not given.
+    The histogram is one of :func:`bornbiased_jax.stats.permutations.histogram`.
     """
     counts = np.asarray(histogram["counts"], float)
     edges = np.linspace(histogram["low"], histogram["high"], len(counts) + 1)

@@ -68,12 +68,7 @@ class Section:
 
 
 def render(title: str, standfirst: str, sections: Sequence[Section]) -> str:
-    """Render the page as a text of HTML.
-
-    Args:
-        title: the page's heading.
-        standfirst: the sentence under it.
-        sections: the experiments, in the order in which they are read; their headlines lead.
+    """Render the page as a text of HTML: its heading, the sentence under it, and the experiments, whose headlines lead.
 
     Example:
         >>> "Nothing yet" in render("Nothing yet", "No experiment has run.", [])

@@ -16,14 +16,9 @@ from bornbiased_jax.report import figures
 
 
 def sink_map(score_LH: ArrayLike, *, epsilon: float, length: int, position: int = 1, ax: Axes | None = None) -> Figure:
-    """Draw the score α of one position in every block and head [L, H]; sinks, those above ε, carry a dot.
+    """Draw the score α of one position, from 1, in every block and head [L, H]; sinks, those above ε, carry a dot.
 
-    Args:
-        score_LH: the scores.
-        epsilon: ε.
-        length: T, of the sequences that were read.
-        position: which position, from 1.
-        ax: axes to draw into; a figure of its own unless given.
+    It was measured on sequences of this length, and is drawn into axes if given.
     """
     scores = np.asarray(score_LH, dtype=float)
     L, H = scores.shape

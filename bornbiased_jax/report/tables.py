@@ -108,16 +108,11 @@ def tabulate(
     configuration: Configuration = "ours",
     first_screen: bool = False,
 ) -> Table:
-    """Make a table of rows that say themselves how their numbers are written.
+    """Make a :class:`Table` of rows that say themselves how their numbers are written.
 
-    Args:
-        title: as of :class:`Table`.
-        settings: as of :class:`Table`.
-        note: as of :class:`Table`.
-        first_screen: as of :class:`Table`.
-        rows: the settings of each and its cells, quantity -> (format, value) or a text; then, where there are any,
-            paper, theory and configuration as of :class:`Row`. Columns stand in the order in which rows name them.
-        configuration: of the rows that do not say theirs.
+    A row is its settings and its cells, quantity -> (format, value) or a text; then, where there are any, paper, theory
+    and configuration as of :class:`Row`. ``configuration`` is that of rows without their own. Columns stand in the
+    order in which rows name them.
 
     Example:
         >>> from bornbiased_jax.report.numbers import fixed
@@ -166,12 +161,7 @@ class Claim:
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-    """A figure with the sentence under it.
-
-    Attributes:
-        figure: drawn with :mod:`bornbiased_jax.report.figures`.
-        caption: what is to be seen.
-    """
+    """A figure that :mod:`bornbiased_jax.report.figures` draws, with the sentence under it."""
 
     figure: matplotlib.figure.Figure
     caption: str

@@ -81,7 +81,8 @@ class Sinks(Result):
     def summary(self) -> list[str]:
         """Say how many heads are sinks, how sure that is, and which neurons could be behind it."""
         report = self.report
-        length, rate = max(report["sink_rate"].items(), key=lambda item: int(item[0]))
+        length = max(report["sink_rate"], key=int)
+        rate = report["sink_rate"][length]
         std, sequences = report.get("sink_rate_std", {}).get(length), report["num_sequences"]
         # Over sequences, of their mean: a rate of average scores has none.
         is_average = report.get("threshold") == "average"
@@ -128,10 +129,10 @@ class Sinks(Result):
     def figures(self) -> dict[str, Panel]:
         """Draw the sink map of the greatest length, and the variances and top channels where they were measured."""
         report = self.report
-        length, score_LH = max(report["score_by_layer_head"].items(), key=lambda item: int(item[0]))
+        length = max(report["score_by_layer_head"], key=int)
         caption = f"Attention that each head pays position {report['position']} at T = {length}; sinks carry a dot."
         panels = {"sink-map": Panel(self.draw(), caption)}
-        L = len(score_LH)
+        L = len(report["score_by_layer_head"][length])
         blocks = sorted({0, min(1, L - 1), L // 2, L - 1})
         variance = report.get("variance")
         by_quantity = {} if variance is None else {key: variance[key] for key in QUANTITIES}
@@ -278,13 +279,9 @@ def intervention(
 ) -> Intervention:
     """Silence or move what makes a sink, and measure what is left of it.
 
-    Args:
-        checkpoint: as in :func:`sinks`.
-        text: as there.
-        tokenizer: in place of the checkpoint's own.
-        quiet: show no progress.
-        options: fields of :class:`bornbiased_jax.evaluation.intervention.InterventionOptions`: ``silence``, ``write``,
-            ``clear``, ``first_token``, ``length``, ``num_sequences`` …
+    Arguments are those of :func:`sinks`, options the fields of
+    :class:`bornbiased_jax.evaluation.intervention.InterventionOptions` (``silence``, ``write``, ``clear``,
+    ``first_token``, ``length``, ``num_sequences`` …).
 
     Raises:
         InputError: a field that the options do not have, or what
@@ -297,11 +294,7 @@ def intervention(
 
 
 def _as_options(kind: type[T], options: Mapping[str, object]) -> T:
-    """Make options of their fields by name.
-
-    Raises:
-        InputError: a name that is no field.
-    """
+    """Make options of their fields by name; refuse a name that is no field, and a value of another kind."""
     names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]  # a dataclass, by its callers
     unknown = [name for name in options if name not in names]
     if unknown:

@@ -33,13 +33,10 @@ def facts_listing(
     configs: Mapping[str, Mapping[str, FieldValue] | None],
     verdict: Mapping[str, object],
 ) -> Listing:
-    """List what is known of two models, one row for each fact, and below it what compared them; no weights are read.
+    """List what is known of two compared models, a row for each fact, and below it what compared them.
 
-    Args:
-        base: the model that came first, after both were compared.
-        suspect: the other model.
-        configs: their configurations by "base" and "suspect", None of a model that this package does not run.
-        verdict: JSON of the verdict, which may have their digests.
+    No weights are read: their configurations are given by "base" and "suspect", None of a model that this package does
+    not run, and the verdict's JSON may have their digests.
     """
     facts = [_facts(base, configs["base"]), _facts(suspect, configs["suspect"])]
     rows = [[name, *(model[name] for model in facts)] for name in facts[0]]
@@ -82,7 +79,8 @@ def _facts(model: ComparedModel, config: Mapping[str, FieldValue] | None) -> dic
         "files of the weights": files,
         "bytes": f"{sum(stat.st_size for stat in stats):,}" if stats else None,
         "files last changed here (UTC)": changed,
-        "model type": _model_type(paths),
+        # What lies next to a stored fingerprint may be of another model.
+        "model type": _model_type(paths) if model.stored is None else None,
         "architecture": architecture,
         "parameters": None if made is None else f"{sum(math.prod(tensor.array_shape) for tensor in made.tensors):,}",
         "stored as": ", ".join(f"{kind} ({count:,} tensors)" for kind, count in stored) or None,

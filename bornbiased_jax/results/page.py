@@ -7,17 +7,14 @@ from collections.abc import Sequence
 
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.page import Section, render
-from bornbiased_jax.report.tables import Quantity, Row, Table
+from bornbiased_jax.report.tables import Table, tabulate
 from bornbiased_jax.results.result import Listing, Result, written
 
 
 def draw(result: Result, title: str, *, command: Sequence[str] = ()) -> str:
-    """Render the page of one result, as a text of HTML without outside references.
+    """Render the page of one result as a text of HTML without outside references.
 
-    Args:
-        result: of a command.
-        title: what is measured, as "llama-tiny" or "base and suspect".
-        command: the words of the command line that made it.
+    Its title says what was measured, as "llama-tiny" or "base and suspect"; the command is the words of a command line.
     """
     with figures.style():
         panels = list(result.figures().values())
@@ -42,21 +39,9 @@ def _table(listing: Listing) -> Table:
     """Convert a table: columns from the first that holds a float on are quantities, those before say of what."""
     floats = [index for row in listing.rows for index, cell in enumerate(row) if index and isinstance(cell, float)]
     first = min(floats, default=len(listing.columns))
-    heads = listing.columns[first:]
-    return Table(
-        title=listing.title,
-        settings=listing.columns[:first],
-        quantities=[Quantity(head, written) for head in heads],
-        rows=[
-            Row(
-                [written(cell) for cell in row[:first]],
-                {
-                    head: cell if isinstance(cell, float) else written(cell)
-                    for head, cell in zip(heads, row[first:], strict=True)
-                },
-                configuration="ours",
-            )
-            for row in listing.rows
-        ],
-        note=listing.note,
-    )
+    rows = []
+    for row in listing.rows:
+        pairs = zip(listing.columns[first:], row[first:], strict=True)
+        cells = {head: (written, cell) if isinstance(cell, float) else written(cell) for head, cell in pairs}
+        rows.append(([written(cell) for cell in row[:first]], cells))
+    return tabulate(listing.title, listing.columns[:first], rows, listing.note)

@@ -90,11 +90,7 @@ class _Probe(Result):
     ) -> Listing:
         """List the records under the heads of their keys; where a group has several seeds its mean, sd and range too.
 
-        Args:
-            title: of the table.
-            columns: key -> head.
-            note: below the table.
-            theory: further cells of a record that has a prediction.
+        Of records that have a prediction ``theory`` gives further cells.
         """
         heads = {**({self.swept: self.swept} if self.swept else {}), **columns}
         further = list(theory(self.records[0])) if theory is not None and "theory" in self.records[0] else []
@@ -407,15 +403,8 @@ def contraction(
 ) -> Contraction:
     """Probe untrained models for how alike the states of unrelated inputs become.
 
-    Args:
-        cfg: the architecture.
-        theory: add the predicted cosine after each block with its 99% interval.
-        seeds: as of :func:`preference`, like the arguments that follow.
-        seq_len: T.
-        num_inputs: N.
-        inputs: "tokens" or "gaussian".
-        input_seed: of the inputs.
-        embedding_seed: of shared embedding tables; None: each seed has its own.
+    Arguments are those of :func:`preference`; ``theory`` adds the predicted cosine after each block with its 99%
+    interval.
 
     Raises:
         InputError: sizes that do not fit, or inputs that theory does not predict.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
@@ -31,38 +31,14 @@ def check(input_spec: str, *cfgs: ModelConfig) -> None:
         stack_of(cfg, tokens=input_spec == "tokens")
 
 
-class CosineTheory(TypedDict):
-    """Prediction for a record of contraction: the cosine after each block, and its interval over seeds."""
-
-    coverage: float
-    given_table: bool
-    inter_cosine_by_layer: list[float]
-    inter_cosine_by_layer_low: list[float]
-    inter_cosine_by_layer_high: list[float]
-    inside_by_layer: list[bool]
-    """Whether the measured cosine is inside the interval."""
-    inside: bool
-    """After the last block."""
-
-
-class FractionTheory(TypedDict):
-    """Prediction for a record of preference: the top-1 fraction, and its band over seeds."""
-
-    coverage: float
-    given_table: bool
-    """Whether the band is over seeds that share one table, or each has its own."""
-    top1_share_mean: float
-    top1_share_low: float
-    top1_share_high: float
-    inside: bool
-    """Whether the measured fraction is inside the band."""
-
-
 def with_cosines(cfg: ModelConfig, records: Sequence[ProbeRow], *, tokens: bool) -> list[ProbeRow]:
-    """Return the records with a :class:`CosineTheory` as ``theory``; its seeds have embeddings of their own."""
+    """Return the records with ``theory``: the cosine after each block, and its interval over seeds of own embeddings.
+
+    ``inside`` is of the last block.
+    """
     predicted = functools.cache(lambda seq_len, num_inputs: predict(cfg, seq_len, num_inputs=num_inputs, tokens=tokens))
 
-    def theory(record: ProbeRow) -> CosineTheory:
+    def theory(record: ProbeRow) -> dict[str, object]:
         prediction = predicted(record["seq_len"], record["num_inputs"])
         low_L, high_L = prediction["inter_cosine_by_layer_low"], prediction["inter_cosine_by_layer_high"]
         inside_L = [
@@ -85,13 +61,9 @@ def with_cosines(cfg: ModelConfig, records: Sequence[ProbeRow], *, tokens: bool)
 def with_fractions(
     cfg: ModelConfig, records: Sequence[ProbeRow], *, tokens: bool, table_seed: int | None = None
 ) -> list[ProbeRow]:
-    """Return the records with a :class:`FractionTheory` as ``theory``.
+    """Return the records with ``theory``: the top-1 fraction, and its band over seeds.
 
-    Args:
-        cfg: the architecture.
-        records: of its probe.
-        tokens: inputs are random tokens; else Gaussian vectors.
-        table_seed: of the tables that all seeds share; None where each has its own.
+    ``table_seed`` is that of the tables that all seeds share, and None where each has its own.
     """
 
     @functools.cache
@@ -102,7 +74,7 @@ def with_fractions(
         estimate = top1_given_table(cfg, seq_len, num_inputs, table_seed, tokens=tokens)
         return estimate.mean, estimate.p10, estimate.p90
 
-    def theory(record: ProbeRow) -> FractionTheory:
+    def theory(record: ProbeRow) -> dict[str, object]:
         mean, low, high = band(record["seq_len"], record["num_inputs"])
         return {
             "coverage": BAND,

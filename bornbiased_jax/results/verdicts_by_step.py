@@ -64,15 +64,10 @@ def is_identity(step: StepVerdict) -> bool:
 
 
 def by_step(reference: str, suspect: ComparedModel, **options: Unpack[TraceOptions]) -> list[StepVerdict]:
-    """Compare a suspect with each checkpoint of a run.
-
-    Args:
-        reference: the run, as in ``runs/a@seed=42``.
-        suspect: the other model.
-        options: as :func:`bornbiased_jax.lineage.trace.trace` takes them.
+    """Compare a suspect with each checkpoint of a run, as in ``runs/a@seed=42``.
 
     Raises:
-        InputError: no run, or what that function refuses.
+        InputError: no run, or what :func:`bornbiased_jax.lineage.trace.trace` refuses.
     """
     rows: list[StepVerdict] = []
     steps = run_steps(reference)

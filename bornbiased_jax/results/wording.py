@@ -129,7 +129,6 @@ TERMS: dict[str, str] = {
     "Δ loss": "what rounding adds to the loss, in nats a token",
     "KL": "how far the predictions move, in nats",
     "D_sink": "the part of Δ loss that keeping the first positions in full precision saves",
-    "matmul rate": "the speed of bare matrix products of the model's own shapes on this machine",
     "perplexity": "between how many equally likely tokens the model hesitates, on average",
     "bits per byte": "the same per byte of text, comparable between tokenizers",
 }

@@ -1,6 +1,7 @@
 """Adapters over their base: each form that the pinned PEFT writes gives the tensors of PEFT's own merge."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -110,6 +111,15 @@ def test_names_without_the_prefix_of_the_model_are_those_of_an_embedding_model(t
 def test_the_head_of_a_reward_models_adapter_is_left_out_and_said(tmp_path, capsys):
     _train(tmp_path)
     weights = tmp_path / "adapter" / WEIGHTS
+    factors = {
+        f"base_model.model.score.lora_{name}.weight": np.ones(shape)
+        for name, shape in {"A": (4, 4), "B": (1, 4)}.items()
+    }
+    # Adapted in place of being replaced.
+    place = tmp_path / "factors"
+    shutil.copytree(tmp_path / "adapter", place)
+    save_file(load_file(weights) | factors, place / WEIGHTS)
+    assert read_by_role(place).notes[-1] == "left out of the adapter, as no part of a language model: score.weight"
     score = {"base_model.model.score.weight": np.ones((1, 4), np.float32)}
     save_file(load_file(weights) | score, weights)
     source = read_by_role(tmp_path / "adapter")
@@ -164,9 +174,11 @@ def test_an_adapter_that_cannot_be_opened_is_refused_with_the_remedy(tmp_path):
     with pytest.raises(InputError, match=r"is an adapter, no model of its own.*derive BASE --change lora:"):
         open_checkpoint(tmp_path / "adapter")
     config = json.loads((tmp_path / "adapter" / CONFIG).read_text())
-    (tmp_path / "adapter" / CONFIG).write_text(json.dumps(config | {"base_model_name_or_path": "someone/elsewhere"}))
-    with pytest.raises(InputError, match=r"someone/elsewhere.*is no folder here.*derive BASE --change lora:"):
-        read_by_role(tmp_path / "adapter")
+    # The second is a name that no folder can have.
+    for base in ("someone/elsewhere", "a" * 300):
+        (tmp_path / "adapter" / CONFIG).write_text(json.dumps(config | {"base_model_name_or_path": base}))
+        with pytest.raises(InputError, match=rf"{base[:17]}.*is no folder here.*derive BASE --change lora:"):
+            read_by_role(tmp_path / "adapter")
     (tmp_path / "adapter" / CONFIG).write_text(json.dumps(config | {"init_lora_weights": "corda"}))
     with pytest.raises(InputError, match="init_lora_weights='corda'"):
         read_by_role(tmp_path / "adapter")

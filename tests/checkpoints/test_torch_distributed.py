@@ -110,6 +110,13 @@ def test_missing_and_short_shards_are_named(saved, tmp_path):
     shard.unlink()
     with pytest.raises(InputError, match=rf"{shard.name} is missing.*fetch that shard"):
         read_by_role(tmp_path)
+    # A name that no file can have.
+    content = pickle.loads((tmp_path / ".metadata").read_bytes())
+    for place in content.storage_data.values():
+        place.relative_path = "a" * 300
+    (tmp_path / ".metadata").write_bytes(pickle.dumps(content))
+    with pytest.raises(InputError, match="is missing.*fetch that shard"):
+        read_by_role(tmp_path)
 
 
 def test_parts_that_overlap_and_leave_rows_out_are_refused(saved, tmp_path):

@@ -409,7 +409,7 @@ def test_settings_that_contradict_each_other_are_one_sentence(tmp_path, rng, cap
         )
     elif kind == "shapes":
         place.write_text(json.dumps(settings | {"bits": 2}))
-        words = "said to be quantized to 2 bits, but .*qweight has the shapes of 8: give it the settings"
+        words = "said to be quantized to 2 bits, but .*qweight has the shape of 8: give it the settings"
     elif kind == "no object":
         place.write_text("[4, 128]")
         words = "quantize_config.json"

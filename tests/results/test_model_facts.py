@@ -77,9 +77,11 @@ def test_a_page_names_models_files_dates_digests_and_versions_the_same_every_tim
 @pytest.mark.slow
 def test_a_stored_fingerprint_tells_what_it_holds(folder, tmp_path):
     stored = tmp_path / "a.fingerprint"
+    # Of another model, next to which the fingerprint happens to lie.
+    (tmp_path / "config.json").write_text('{"model_type": "gpt_bigcode"}')
     assert run(["fingerprint", str(folder), "--out", str(stored), "--quiet"]) == 0
     page = page_of(stored, f"seed:2@{SMALL}", tmp_path)
-    assert "What is this evidence worth?" not in page
+    assert "What is this evidence worth?" not in page and "gpt_bigcode" not in page
     assert "a.fingerprint" in page and page.count(f"{NUM_PARAMETERS:,}") >= 2
 
 

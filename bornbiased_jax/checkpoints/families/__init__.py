@@ -4,18 +4,14 @@ A new one is a file with a ``FAMILY`` and its place in the list below.
 """
 
 from bornbiased_jax.checkpoints.families import (
-    cohere,
     gemma,
     gemma2,
     gemma3_text,
-    glm4,
     gpt2,
     gpt_neox,
-    granite,
     llama,
     llama_like,
     mixtral,
-    olmo,
     phi3,
     qwen2_moe,
     qwen3_moe,
@@ -40,10 +36,10 @@ _LISTED = (
     gemma.FAMILY,
     gemma2.FAMILY,
     phi3.FAMILY,
-    glm4.FAMILY,
-    granite.FAMILY,
-    cohere.FAMILY,
-    olmo.FAMILY,
+    llama_like.GLM4,
+    llama_like.GRANITE,
+    llama_like.COHERE,
+    llama_like.OLMO,
     smollm3.FAMILY,
 )
 FAMILIES: dict[str, Family] = {family.name: family for family in _LISTED}

@@ -130,10 +130,7 @@ def read_config(values: object, where: str, ignore_fields: Sequence[str] = ()) -
 def _initialized(cfg: ModelConfig, family: str, stated_std: float | None) -> ModelConfig:
     """Return the configuration with the initialization that transformers gives the family.
 
-    Args:
-        cfg: as the other fields describe it.
-        family: decides which matrices are scaled by depth.
-        stated_std: ``initializer_range``; where a file is silent the configuration keeps its default scheme.
+    Where a file does not state ``initializer_range`` the configuration keeps its default scheme.
     """
     if not stated_std:
         return cfg

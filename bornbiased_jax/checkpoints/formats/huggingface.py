@@ -10,7 +10,7 @@ import numpy as np
 
 from bornbiased_jax import io, progress
 from bornbiased_jax.checkpoints.adapters import is_adapter
-from bornbiased_jax.checkpoints.conventions import HEAD_TENSORS, OTHER_HEADS
+from bornbiased_jax.checkpoints.conventions import HEAD_TENSORS, is_other_head
 from bornbiased_jax.checkpoints.formats.hf_config import Read, read_config
 from bornbiased_jax.checkpoints.layout import FileEntry, file_shapes
 from bornbiased_jax.checkpoints.quantization_files import FIELD, FILES, with_quantization
@@ -26,7 +26,6 @@ from bornbiased_jax.checkpoints.weight_files import (
 )
 from bornbiased_jax.errors import InputError
 
-_OTHER_HEADS = re.compile(rf"{OTHER_HEADS}\..*")
 # Buffers that older versions of transformers wrote next to the weights; all follow from the configuration.
 _BUFFERS = re.compile(r".*\.(attn|attention)\.(bias|masked_bias)|.*rotary_emb\.inv_freq")
 TRAINING_CONTEXT = "training_context"
@@ -35,11 +34,6 @@ TRAINING_CONTEXT = "training_context"
 
 def read_headers(folder: Path, *, file: str | None = None, ignore_fields: Sequence[str] = ()) -> StoredModel:
     """Read the configuration and the list of tensors of a directory as ``save_pretrained`` writes it, and no tensor.
-
-    Args:
-        folder: of the model.
-        file: which set of weights, where there are several.
-        ignore_fields: fields of the configuration to leave out.
 
     Raises:
         InputError: a file is missing or corrupted; a field of the configuration is not understood; a
@@ -132,13 +126,13 @@ def _ignored(source: NamedTensors, read: Read, entries: list[FileEntry]) -> Call
                 f"tensor {copy} of {source.where} differs from the embedding, though tie_word_embeddings is true: "
                 "set it to false in config.json if the model has a head of its own"
             )
-    return lambda name: name in copies or (_OTHER_HEADS.fullmatch(name) or _BUFFERS.fullmatch(name)) is not None
+    return lambda name: name in copies or is_other_head(name) or _BUFFERS.fullmatch(name) is not None
 
 
 def _noticed(source: NamedTensors, read: Read, entries: list[FileEntry]) -> tuple[str, ...]:
     """Return what is not plain in a file that was checked: heads left out, a prefix that lacks, a tied table."""
     notes = []
-    if heads := sorted(filter(_OTHER_HEADS.fullmatch, source.shapes)):
+    if heads := sorted(filter(is_other_head, source.shapes)):
         notes.append(f"{LEFT_OUT}: {', '.join(heads)}")
     prefix, _, plain = read.family.tensors["embed"].format(leaf="weight").partition(".")
     embedding = _embedding_name(entries)

@@ -150,14 +150,9 @@ def _name(names: tuple[str, ...]) -> str:
 def _tensor(
     kind: str, shape: tuple[int, ...], tree: _Tree, path: tuple[str, ...], layer: tuple[int, int] | None
 ) -> Tensor:
-    """Describe one tensor of this shape in the tree, its axes of heads and channels as one.
+    """Describe one tensor of the tree, its axes of heads and channels as one.
 
-    Args:
-        kind: its type, as safetensors calls it.
-        shape: of the array, or of a layer of it.
-        tree: what holds it.
-        path: where.
-        layer: the index and the axis of its layer, None where the array holds one tensor.
+    It is an array of this shape, or the layer of one at an index and an axis.
     """
     names = _names(path)
     is_attention = any(_ATTENTION.fullmatch(name) for name in names[:-1])

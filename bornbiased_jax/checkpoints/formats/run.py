@@ -119,11 +119,7 @@ def read_run(folder: Path | str) -> RunRecord:
 
 
 def _architecture(config: RunSettings) -> tuple[ModelConfig, Adapter | None]:
-    """Return the model that a run trains, or that its adapter is of, and the adapter.
-
-    Raises:
-        InputError: a field is unknown, out of range, or the adapter does not fit the model.
-    """
+    """Return the model that a run trains, or that its adapter is of, and the adapter, which must fit it."""
     cfg, settings = ModelConfig.from_dict(config["model"]), config.get("adapter")
     if settings is None:
         return cfg, None
@@ -289,11 +285,7 @@ class RunPlace(NamedTuple):
 
 
 def _place_of(run_dir: Path | str, seed: int | None = None, step: int | None = None) -> RunPlace:
-    """Locate the checkpoints of a run that are meant, without reading any.
-
-    Raises:
-        InputError: not a run, or no such seed or step (the sentence names those that exist).
-    """
+    """Locate the checkpoints of a run that are meant, without reading any."""
     folder = io.user_path(run_dir).resolve()
     config = read_run(folder)["config"]
     cfg, adapter = _architecture(config)
@@ -370,12 +362,9 @@ class SavedTree:
 
 
 def _saved_sums(path: Path, seeds: tuple[int, ...], leaves: int) -> np.ndarray:
-    """Read the checksums of the parameters, as a checkpoint of these seeds carries them.
-
-    Raises:
-        ValueError: it is a checkpoint of other seeds, or of the same in another order.
-    """
-    place = progress_tree(0, seeds, {"next_index": 0}, np.zeros(leaves + _optimizer_leaves(path), np.uint32))
+    """Read the checksums of the parameters, as a checkpoint of these seeds, in this order, carries them."""
+    num_sums = math.prod(ocp.checkpointables_metadata(path).metadata["progress"]["checksums"].shape)
+    place = progress_tree(0, seeds, {"next_index": 0}, np.zeros(num_sums, np.uint32))
     with silent_libraries():
         progress = ocp.load(path, place, checkpointable_name="progress")
     if tuple(progress["seeds"].tolist()) != seeds:
@@ -383,13 +372,6 @@ def _saved_sums(path: Path, seeds: tuple[int, ...], leaves: int) -> np.ndarray:
     # Of the state's leaves the parameters come first; their sums are enough to trust them.
     sums: np.ndarray = np.asarray(progress["checksums"])[:leaves]
     return sums
-
-
-def _optimizer_leaves(path: Path) -> int:
-    metadata = ocp.checkpointables_metadata(path).metadata
-    sums = metadata["progress"]["checksums"]
-    params = len(jax.tree.leaves(metadata["params"]))
-    return int(math.prod(sums.shape)) - params
 
 
 def tokenizer_file(folder: Path) -> str | None:

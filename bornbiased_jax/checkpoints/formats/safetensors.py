@@ -12,7 +12,7 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -26,38 +26,6 @@ from bornbiased_jax.errors import InputError, cut_short
 _LENGTH = 8
 _LONGEST_HEADER = 100_000_000
 """Bytes of a header that the library reads at most."""
-
-
-class _Place(NamedTuple):
-    """The place of a tensor in a file."""
-
-    name: str
-    path: Path
-    offset: int
-    kind: str
-    shape: tuple[int, ...]
-
-    @property
-    def _dtype(self) -> np.dtype[Any]:
-        if self.kind not in TYPES:
-            raise wrong_type(self.name, str(self.path.parent), self.kind)
-        return TYPES[self.kind]
-
-    def read(self) -> np.ndarray:
-        """Read the tensor as the file has it."""
-        tensor = buffers.empty(self.shape, self._dtype)
-        with self.path.open("rb") as stream:
-            stream.seek(self.offset)
-            num_bytes = stream.readinto(tensor.reshape(-1).view(np.uint8).data)
-        if num_bytes != tensor.nbytes:
-            raise cut_short(f"{self.path}, which ends before tensor {self.name} does,")
-        return tensor
-
-    def first(self, axis: int, count: int) -> np.ndarray:
-        """Read so much of it along an axis."""
-        mapped = np.memmap(self.path, self._dtype, mode="r", offset=self.offset, shape=self.shape)
-        # A copy: the mapping goes when this returns.
-        return np.array(mapped[(slice(None),) * axis + (slice(count),)])
 
 
 def locate(path: Path) -> dict[str, Tensor]:
@@ -79,11 +47,35 @@ def locate(path: Path) -> dict[str, Tensor]:
             f"{path} is no safetensors file ({schema.cut(str(error))}): save the model again, as safetensors"
         ) from error
     header.pop("__metadata__", None)
-    places = [
-        _Place(name, path, 8 + size + entry["data_offsets"][0], entry["dtype"], tuple(entry["shape"]))
+    return {
+        name: _tensor(path, name, entry["dtype"], tuple(entry["shape"]), 8 + size + entry["data_offsets"][0])
         for name, entry in header.items()
-    ]
-    return {place.name: Tensor(place.kind, place.shape, place.read, place.first) for place in places}
+    }
+
+
+def _tensor(path: Path, name: str, kind: str, shape: tuple[int, ...], offset: int) -> Tensor:
+    """Return a tensor at its place in a file."""
+
+    def number_type() -> np.dtype[Any]:
+        if kind not in TYPES:
+            raise wrong_type(name, str(path.parent), kind)
+        return TYPES[kind]
+
+    def read() -> np.ndarray:
+        tensor = buffers.empty(shape, number_type())
+        with path.open("rb") as stream:
+            stream.seek(offset)
+            num_bytes = stream.readinto(tensor.reshape(-1).view(np.uint8).data)
+        if num_bytes != tensor.nbytes:
+            raise cut_short(f"{path}, which ends before tensor {name} does,")
+        return tensor
+
+    def first(axis: int, count: int) -> np.ndarray:
+        mapped = np.memmap(path, number_type(), mode="r", offset=offset, shape=shape)
+        # A copy: the mapping goes when this returns.
+        return np.array(mapped[(slice(None),) * axis + (slice(count),)])
+
+    return Tensor(kind, shape, read, first)
 
 
 def encode_header(metadata: Mapping[str, str], tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> bytes:

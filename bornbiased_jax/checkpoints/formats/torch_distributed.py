@@ -7,6 +7,7 @@ The pickle ``.metadata`` is read as data (:mod:`.torch_file`), and nothing that 
 from __future__ import annotations
 
 import math
+import os
 import re
 from functools import partial
 from pathlib import Path
@@ -57,11 +58,7 @@ class _Chunk(NamedTuple):
 
 
 def _read(name: str, kind: str, shape: tuple[int, ...], chunks: list[_Chunk]) -> np.ndarray:
-    """Read a tensor from all its parts.
-
-    Raises:
-        InputError: a shard is cut short, or a part is of another shape or type.
-    """
+    """Read a tensor from all its parts; refuse one that is cut short, or of another shape or type."""
     tensor = np.empty(shape, TYPES[kind])
     for chunk in chunks:
         with chunk.path.open("rb") as stream:
@@ -160,7 +157,8 @@ def _sizes(value: object) -> tuple[int, ...]:
 
 
 def _check_shard(shard: Path, start: int, length: int) -> None:
-    if not shard.is_file():
+    # Not Path.is_file, which raises where no file can have such a name.
+    if not os.path.isfile(shard):
         raise InputError(f"{shard.name} is missing, though {shard.parent / METADATA} names it: fetch that shard")
     if not 0 <= start <= start + length <= shard.stat().st_size:
         raise cut_short(str(shard))

@@ -156,11 +156,7 @@ def _check_ends(view: _View, size: int | None, where: str) -> None:
 
 
 def _open(archive_file: BinaryIO, path: str) -> tuple[str, object, dict[str, int]]:
-    """Return the name of an archive, what its pickle holds, and the sizes of its members.
-
-    Raises:
-        InputError: it is cut short, of another kind, or its pickle asks for more than tensors.
-    """
+    """Return the name of an archive, what its pickle holds, and the sizes of its members."""
     try:
         with zipfile.ZipFile(archive_file) as file:
             sizes = {info.filename: info.file_size for info in file.infolist()}
@@ -230,11 +226,7 @@ def _flat(content: object, where: str, levels: int = 9) -> dict[str, _View]:
 
 
 def _walk(data: bytes, where: str, rules: Rules) -> object:
-    """Walk the opcodes of a pickle with a stack of plain values, and return the one that it leaves.
-
-    Raises:
-        InputError: an opcode or a global that no file of weights needs, by name.
-    """
+    """Walk the opcodes of a pickle with a stack of plain values, and return the one that it leaves."""
     stack: list[Any] = []
     memo: dict[int, Any] = {}
 
