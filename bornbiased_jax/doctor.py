@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
+import jax
 from packaging.requirements import Requirement
 
 import bornbiased_jax
@@ -129,8 +130,6 @@ def _version(name: str) -> str | None:
 
 
 def _devices() -> tuple[list[dict[str, object]], str]:
-    import jax  # noqa: PLC0415 (takes a second)
-
     return [
         {
             "kind": device.device_kind,

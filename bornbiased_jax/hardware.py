@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 from collections.abc import Iterator
 from pathlib import Path
+
+import jax
 
 from bornbiased_jax.errors import InputError
 
@@ -25,8 +28,6 @@ def cores() -> int:
 
 def device_memory() -> int | None:
     """Return the bytes that the first local device may hold, or None where it does not say (a CPU)."""
-    import jax  # noqa: PLC0415 (takes a second)
-
     limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
     return None if limit is None else int(limit)
 
@@ -82,13 +83,11 @@ def _control_groups() -> Iterator[tuple[Path, tuple[str, str, str]]]:
 def _left_to_process() -> int | None:
     """Return the memory left of the limit on address space (``ulimit -v``)."""
     try:
-        import resource  # noqa: PLC0415 (no module of Windows)
-
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]
         if limit == resource.RLIM_INFINITY:
             return None
         return int(limit) - int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    except (ImportError, OSError, ValueError, IndexError):
+    except (OSError, ValueError, IndexError):
         return None
 
 
@@ -120,7 +119,5 @@ def _gib(size: float) -> str:
 
 def memory_in_use_peak() -> int | None:
     """Return the most bytes that the first device has held so far, or None where it does not say."""
-    import jax  # noqa: PLC0415 (takes a second)
-
     peak = (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
     return None if peak is None else int(peak)
