@@ -22,7 +22,7 @@ help:
 	@echo 'make test      lint and the tests of every day'
 	@echo 'make test-slow what takes long: types, experiments, kills, several processes, code blocks of the docs'
 	@echo 'make test-all  test-slow and what takes longest: what a night is for'
-	@echo 'make extending the tests of every day with all changes of docs/extending/ applied to a copy'
+	@echo 'make extending the tests of every day with each change of docs/extending/ in a copy; DIFFS="family table": with these'
 	@echo 'make mutants   faults planted in statistics, scores and theory that the tests overlook (installs cosmic-ray)'
 	@echo 'make check     lint and types only'
 	@echo 'make docs      the documentation as a site: out/site/index.html'
@@ -49,9 +49,10 @@ test-slow test-all: $(VENV)/.installed-dev
 	XLA_FLAGS= CHECK_KEYS=1 $(BIN)/python -m pytest -n $(JOBS) $(FILES) -m 'as_users $(UNLESS)' $(AS_USERS)
 	$(BIN)/python -m pytest -n $$(($(JOBS) + 1)) --dist worksteal -m '(slow or long) and not as_users $(UNLESS)'
 
-# Every change of docs/extending/ in one copy of the project, and the whole of `make test` there.
+# Each change of docs/extending/ in a copy of the project of its own, one after the other, and the whole of `make test` there.
+# Some of them by their names: make extending DIFFS='family table'.
 extending: $(VENV)/.installed-dev
-	$(BIN)/python -m tests.docs.scratch -n $(JOBS) $(FILES)
+	$(BIN)/python -m tests.docs.scratch --diffs '$(DIFFS)' -n $(JOBS) $(FILES)
 
 # A survivor that tests/mutants.md does not list is an error.
 mutants: $(VENV)/.installed-dev $(VENV)/.installed-mutants

@@ -8,6 +8,8 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
+import jax
+
 from bornbiased_jax.errors import InputError
 
 MEMINFO = Path("/proc/meminfo")
@@ -35,8 +37,6 @@ def peak_device_memory() -> int | None:
 
 
 def _memory_stat(name: str) -> int | None:
-    import jax  # noqa: PLC0415 (takes a second)
-
     value = (jax.local_devices()[0].memory_stats() or {}).get(name)
     return None if value is None else int(value)
 

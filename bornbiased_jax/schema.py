@@ -9,12 +9,11 @@ import functools
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from bornbiased_jax.errors import InputError
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
 
 T = TypeVar("T")
 
@@ -142,8 +141,6 @@ def check(kind: type[T], value: object, where: str, remedy: str = "") -> T:
         Traceback (most recent call last):
         bornbiased_jax.errors.InputError: p.json has x=30, but input should be less than or equal to 9: correct it
     """
-    from pydantic import ValidationError  # noqa: PLC0415 (commands that check nothing start sooner)
-
     try:
         checked: T = _adapter(kind).validate_python(value, strict=True)  # type: ignore[arg-type]  # types are hashable
         return checked
@@ -168,8 +165,6 @@ def check(kind: type[T], value: object, where: str, remedy: str = "") -> T:
 
 @functools.cache
 def _adapter(kind: type) -> TypeAdapter[Any]:
-    from pydantic import TypeAdapter  # noqa: PLC0415 (as above)
-
     return TypeAdapter(kind)
 
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from bornbiased_jax import ranges
+from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.cli import options, outputs
 from bornbiased_jax.cli.pretrain import finish, run_fields, run_options
 from bornbiased_jax.cli.sections import CHECKPOINT, Command
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.derive.tune import adapt as train
 from bornbiased_jax.errors import InputError
-
-if TYPE_CHECKING:
-    from bornbiased_jax.config import ModelConfig
-    from bornbiased_jax.model.adapters import Adapter
+from bornbiased_jax.model.adapters import Adapter, count_trained, lora, prefix, prefix_plus, within_budget
+from bornbiased_jax.training.initial import initial_references
 
 # What belongs to one method: parameter -> methods.
 _OF = {
@@ -87,9 +88,6 @@ def adapt(json_file: str | None, **arguments: Any) -> int:
             raise InputError(f"--{name.replace('_', '-')} goes with --method {' or '.join(methods)}, not {method}")
     seed_list = options.parse_seeds(arguments["seeds"])
     options.start(quiet=arguments["quiet"])
-    from bornbiased_jax.derive.tune import adapt as train
-    from bornbiased_jax.training.initial import initial_references
-
     # Of a run with several seeds, each of which continues from its own, the architecture is that of any.
     model = _architecture(initial_references(checkpoint, seed_list)[0] if method == "full" else checkpoint)
     summary = train(checkpoint, _adapter(arguments), seeds=tuple(seed_list), **run_fields(arguments))
@@ -99,8 +97,6 @@ def adapt(json_file: str | None, **arguments: Any) -> int:
 
 def _adapter(arguments: Mapping[str, Any]) -> Adapter | None:
     """Return the adapter that the arguments describe; None for the whole model."""
-    from bornbiased_jax.model.adapters import lora, prefix, prefix_plus
-
     method, budget = arguments["method"], arguments["budget"]
     if method == "full":
         return None
@@ -122,15 +118,11 @@ def _adapter(arguments: Mapping[str, Any]) -> Adapter | None:
 
 
 def _architecture(checkpoint: str) -> ModelConfig:
-    from bornbiased_jax.checkpoints import open_checkpoint
-
     return open_checkpoint(checkpoint).cfg
 
 
 def _within(adapter: Adapter, budget: str, cfg: ModelConfig) -> Adapter:
     """Return the adapter with as many parameters as the budget allows."""
-    from bornbiased_jax.model.adapters import count_trained, prefix_plus, within_budget
-
     if budget == "prefix-plus":
         return within_budget(cfg, adapter, count_trained(cfg, prefix_plus()))
     try:

@@ -7,8 +7,16 @@ from typing import Any
 
 import click
 
+from bornbiased_jax import hub, io, progress
 from bornbiased_jax.cli import options, outputs
 from bornbiased_jax.cli.sections import Command
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage.audit.audit import audit_folder
+from bornbiased_jax.lineage.audit.labels import pattern_of, regular_expression
+from bornbiased_jax.lineage.audit.listing import audit_listing
+from bornbiased_jax.lineage.audit.suite import audit_suite
+from bornbiased_jax.results import page as pages
+from bornbiased_jax.results.lineage_reports import Audit
 
 
 @click.command("audit", cls=Command)
@@ -53,12 +61,6 @@ def audit(
       bornbiased audit listing.json --strict --json audit.json
       bornbiased audit 'hf:EleutherAI/pythia-160m-seed*@step*' --json suite.json
     """
-    from bornbiased_jax import hub, io, progress
-    from bornbiased_jax.errors import InputError
-    from bornbiased_jax.lineage.audit.labels import pattern_of
-    from bornbiased_jax.results import page as pages
-    from bornbiased_jax.results.lineage_reports import Audit
-
     for target in (page, report):
         if target is not None:
             io.check_writable(target)
@@ -73,16 +75,10 @@ def audit(
     if frozen and (is_listing or (hub.is_named(place) and not weights)):
         raise InputError(f"--frozen is for weights, and of {place} only digests are read: leave it out")
     if hub.is_named(place):
-        from bornbiased_jax.lineage.audit.suite import audit_suite
-
         result = audit_suite(place, names, weights=weights, all_pairs=all_pairs, frozen=_regex(frozen))
     elif is_listing:
-        from bornbiased_jax.lineage.audit.listing import audit_listing
-
         result = audit_listing(place, names)
     else:
-        from bornbiased_jax.lineage.audit.audit import audit_folder
-
         result = audit_folder(place, names, all_pairs=all_pairs, frozen=_regex(frozen))
     # The report for people, the page, and JSON.
     shown = Audit(result)
@@ -98,6 +94,4 @@ def audit(
 
 
 def _regex(text: str | None) -> re.Pattern[str] | None:
-    from bornbiased_jax.lineage.audit.labels import regular_expression
-
     return None if text is None else regular_expression(text, "--frozen")

@@ -7,10 +7,21 @@ from typing import Any
 
 import click
 
+from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.cli import options, outputs
 from bornbiased_jax.cli.sections import CHECKPOINT, Command
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.evaluation.generation import Sampling, generate_text, text_of
+from bornbiased_jax.evaluation.generation import generate as continue_ids
+from bornbiased_jax.evaluation.parity import parity as compare_logits
+from bornbiased_jax.evaluation.perplexity import evaluate_checkpoint
+from bornbiased_jax.lineage.audit.scheme import init_scheme as name_scheme
+from bornbiased_jax.lineage.audit.scheme import repeats_of
+from bornbiased_jax.lineage.audit.summary import moments_of
+from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.ranges import BatchSize, Count, CountOrNone, Seed, SeqLen, Temperature, TopProbability
+from bornbiased_jax.results.lineage_reports import InitScheme
+from bornbiased_jax.results.run_reports import Evaluation, Generation, Parity
 
 
 @click.command("generate", cls=Command)
@@ -43,11 +54,6 @@ def generate(
       bornbiased generate path/to/model --prompt "Once upon a time" \\
         --max-new-tokens 60
     """
-    from bornbiased_jax.checkpoints import open_checkpoint
-    from bornbiased_jax.evaluation.generation import Sampling, generate_text, text_of
-    from bornbiased_jax.evaluation.generation import generate as continue_ids
-    from bornbiased_jax.results.run_reports import Generation
-
     if (prompt is None) == (prompt_ids is None):
         raise InputError("give either --prompt TEXT or --prompt-ids 5,17,3")
     if options.given("seed") and choices["temperature"] == 0:
@@ -81,11 +87,7 @@ def parity(directory: str, num_sequences: int, seq_len: int, json_file: str | No
     Example:
       bornbiased parity path/to/model --json -
     """
-    from bornbiased_jax.checkpoints import open_checkpoint
-    from bornbiased_jax.evaluation.parity import parity as compare
-    from bornbiased_jax.results.run_reports import Parity
-
-    comparison = compare(directory, num_sequences=num_sequences, seq_len=seq_len)
+    comparison = compare_logits(directory, num_sequences=num_sequences, seq_len=seq_len)
     outputs.print_result(Parity({**comparison, "model": open_checkpoint(directory).cfg.to_dict()}), json_file)
 
 
@@ -117,10 +119,6 @@ def evaluate(
       bornbiased evaluate runs/a@seed=42 --data builtin:prose \\
         --num-sequences 256 --context 512
     """
-    from bornbiased_jax.checkpoints import open_checkpoint
-    from bornbiased_jax.evaluation.perplexity import evaluate_checkpoint
-    from bornbiased_jax.results.run_reports import Evaluation
-
     options.start(quiet=choices["quiet"])
     if (text is None) == (data is None):
         raise InputError("give either --text FILE or --data …")
@@ -151,13 +149,6 @@ def init_scheme(checkpoint: str, json_file: str | None) -> None:
       bornbiased init-scheme seed:42@gpt2-tiny
       bornbiased init-scheme pythia-160m-step0 --json scheme.json
     """
-    from bornbiased_jax.checkpoints import open_checkpoint
-    from bornbiased_jax.lineage.audit.scheme import init_scheme as name_scheme
-    from bornbiased_jax.lineage.audit.scheme import repeats_of
-    from bornbiased_jax.lineage.audit.summary import moments_of
-    from bornbiased_jax.lineage.fingerprint_pass import fingerprint
-    from bornbiased_jax.results.lineage_reports import InitScheme
-
     reader = open_checkpoint(checkpoint)
     moments = {name: moments_of(reader.read(path, layer)) for name, path, layer in reader.tensors()}
     scheme = name_scheme(reader.cfg, moments)

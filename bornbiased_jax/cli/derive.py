@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import click
 
+from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
+from bornbiased_jax.checkpoints.export import check_folder
 from bornbiased_jax.cli import options, outputs
 from bornbiased_jax.cli.sections import CHECKPOINT, Command
+from bornbiased_jax.derive.changes import ChangeContext, parse_change
+from bornbiased_jax.derive.derive import derive as change_weights
+from bornbiased_jax.derive.text_ids import ids_in_text
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.keys import check_seed
 from bornbiased_jax.ranges import Seed
+from bornbiased_jax.results.lineage_reports import Descendant
+from bornbiased_jax.text.tokenizers import fits_vocabulary
 
 
 @click.command("derive", cls=Command)
@@ -65,15 +73,6 @@ def derive(
         --out derived/a
       bornbiased seedprint seed:42@llama-tiny derived/a
     """
-    from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
-    from bornbiased_jax.checkpoints.export import check_folder
-    from bornbiased_jax.derive.changes import ChangeContext, parse_change
-    from bornbiased_jax.derive.derive import derive as change_weights
-    from bornbiased_jax.derive.text_ids import ids_in_text
-    from bornbiased_jax.keys import check_seed
-    from bornbiased_jax.results.lineage_reports import Descendant
-    from bornbiased_jax.text.tokenizers import fits_vocabulary
-
     parsed = [parse_change(change) for change in changes]
     # No model that is read is to be replaced by what is made of it.
     for source in (checkpoint, *(change.source for change in parsed if change.source is not None)):

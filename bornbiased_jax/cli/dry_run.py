@@ -6,17 +6,30 @@ Configurations are read; texts, tokenizers and weights are not.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from bornbiased_jax import parallel
+from bornbiased_jax.checkpoints import open_checkpoint
+from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.cli import outputs
+from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-
-if TYPE_CHECKING:
-    from bornbiased_jax.config import ModelConfig
-    from bornbiased_jax.results.probes import Part
-    from bornbiased_jax.training import PretrainConfig
+from bornbiased_jax.model.memory import FLOAT, loop_operations, needed_operations, weights_bytes
+from bornbiased_jax.probes.batching import batch_size_by_tokens
+from bornbiased_jax.probes.inputs.spec import outline_inputs
+from bornbiased_jax.probes.measure import check_number
+from bornbiased_jax.probes.measure import memory_needed as probe_memory
+from bornbiased_jax.results import Listing
+from bornbiased_jax.results.probes import Part
+from bornbiased_jax.results.wording import size
+from bornbiased_jax.text.documents import check_source
+from bornbiased_jax.training import PretrainConfig
+from bornbiased_jax.training.initial import check_architecture, initial_references
+from bornbiased_jax.training.memory import memory_needed as training_memory
+from bornbiased_jax.training.setup import check_folder
+from bornbiased_jax.training.throughput import flops_per_token
 
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Print the operations and the memory that it needs; run and write nothing."
@@ -45,11 +58,6 @@ def probe_requirements(
     Raises:
         InputError: a model or inputs that the probe refuses.
     """
-    from bornbiased_jax.model.memory import FLOAT, loop_operations, needed_operations, weights_bytes
-    from bornbiased_jax.probes.batching import batch_size_by_tokens
-    from bornbiased_jax.probes.inputs.spec import outline_inputs
-    from bornbiased_jax.probes.measure import check_number, memory_needed
-
     num_models = len(set(seeds)) if configs else 1
     configs = configs or [architecture(arguments["checkpoint"])]
     # Cosines within sequences need every position of the last block.
@@ -61,8 +69,8 @@ def probe_requirements(
             inputs = outline_inputs(arguments["input_spec"], **sizes, cfg=cfg)
             check_number(inputs)
             operations += num_models * inputs.num_inputs * count(cfg, seq_len)
-            size = batch_size_by_tokens(inputs.seq_len, inputs.num_inputs, arguments["batch_size"])
-            needed.append(memory_needed(cfg, size, inputs))
+            batch_size = batch_size_by_tokens(inputs.seq_len, inputs.num_inputs, arguments["batch_size"])
+            needed.append(probe_memory(cfg, batch_size, inputs))
     largest = max(weights_bytes(cfg) // FLOAT for cfg in configs)
     return operations, largest, max(needed, key=sum)._asdict()
 
@@ -76,14 +84,6 @@ def pretrain_requirements(config: PretrainConfig) -> tuple[float, int, dict[str,
     Raises:
         InputError: an output folder, data or initial weights that the run refuses, or no number of steps.
     """
-    from bornbiased_jax import parallel
-    from bornbiased_jax.model.memory import FLOAT, weights_bytes
-    from bornbiased_jax.text.documents import check_source
-    from bornbiased_jax.training.initial import check_architecture, initial_references
-    from bornbiased_jax.training.memory import memory_needed
-    from bornbiased_jax.training.setup import check_folder
-    from bornbiased_jax.training.throughput import flops_per_token
-
     if config.init_from is not None:
         for reference in initial_references(config.init_from, config.seeds):
             check_architecture(config, architecture(reference))
@@ -93,7 +93,7 @@ def pretrain_requirements(config: PretrainConfig) -> tuple[float, int, dict[str,
     if config.steps is None:
         raise InputError("--dry-run does not read the data, which say how many steps an epoch has: give --steps")
     tokens = config.steps * config.tokens_per_step * len(config.seeds)
-    needed = memory_needed(config)
+    needed = training_memory(config)
     operations = tokens * flops_per_token(config.model, config.context)
     return operations, weights_bytes(config.model) // FLOAT, {"state": needed.state, "batch": needed.activations}
 
@@ -104,9 +104,6 @@ def architecture(reference: str) -> ModelConfig:
     Raises:
         InputError: nothing is there, it is corrupted, or it lies on the hub.
     """
-    from bornbiased_jax.checkpoints import open_checkpoint
-    from bornbiased_jax.checkpoints.reference import parse_ref
-
     parsed = parse_ref(reference)
     if parsed.remote is not None:
         raise InputError(f"{reference} lies on the hub, and --dry-run fetches nothing: name a local checkpoint")
@@ -122,9 +119,6 @@ def report(operations: float, parameters: int, memory: dict[str, float], json_fi
         memory: bytes by part, as the command checks them before it allocates.
         json_file: what --json says.
     """
-    from bornbiased_jax.results import Listing
-    from bornbiased_jax.results.wording import size
-
     total = sum(memory.values())
     value = {"operations": operations, "bytes": total, "parameters": parameters, "memory": memory}
     outputs.write_result(json_file, value)

@@ -8,23 +8,22 @@ from typing import Any, TypeVar
 
 import click
 
+from bornbiased_jax.chunk_store import Store
 from bornbiased_jax.cli import options
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.executors import DEFAULT, ENGINES, Engine, engine_named
 from bornbiased_jax.ranges import Count, Processes
 from bornbiased_jax.schema import shown
+from bornbiased_jax.store import ONE_COMPUTATION
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-# bornbiased_jax.executors.ENGINES, named here because --help does not wait for jax; a test holds them together.
-ENGINES = ("local", "processes", "slurm", "ray")
-
 
 # --engine and the options of each engine.
 engine_options = options.together(
     click.option(
         "--engine",
         type=click.Choice(ENGINES),
-        default=ENGINES[0],
+        default=DEFAULT,
         help="Where missing chunks are computed: in this process, in others on this machine, in a Slurm array, or by "
         "Ray.",
     ),
@@ -52,14 +51,12 @@ def store_options(range_help: str) -> Callable[[F], F]:
     )
 
 
-def engine(arguments: dict[str, Any]) -> Any:
+def engine(arguments: dict[str, Any]) -> Engine:
     """Take the engine out of a command's arguments.
 
     Raises:
         InputError: an option of another engine, a parameter without a value, or an extra that is missing.
     """
-    from bornbiased_jax.executors import engine_named
-
     name, workers, submit, address = (arguments.pop(key) for key in ("engine", "workers", "submit", "ray_address"))
     parameters: dict[str, Any] = {}
     for entry in submit:
@@ -77,9 +74,6 @@ def store_settings(arguments: dict[str, Any]) -> dict[str, Any]:
         InputError: the folder holds other things, there is none for what needs one, the call is one of several
             processes of one computation, or as :func:`engine`.
     """
-    from bornbiased_jax.chunk_store import Store
-    from bornbiased_jax.store import ONE_COMPUTATION
-
     resume, range_size = arguments.pop("resume"), arguments.pop("range_size")
     # Before the processes join: one that ended afterwards would take the others with it before they say why.
     if resume and (arguments.get("num_processes") or 1) > 1:

@@ -7,11 +7,26 @@ from typing import Any
 
 import click
 
+from bornbiased_jax import io, parallel, progress
+from bornbiased_jax.checkpoints import open_checkpoint
+from bornbiased_jax.checkpoints.by_role import read_by_role
+from bornbiased_jax.checkpoints.digests import combine
 from bornbiased_jax.cli import engines, options
 from bornbiased_jax.cli import outputs as writing
 from bornbiased_jax.cli.sections import CHECKPOINT, Command
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.executors import DEFAULT
+from bornbiased_jax.lineage import Settings, payload_digest, save_fingerprint
+from bornbiased_jax.lineage.fingerprint_pass import fingerprint as make_fingerprint
+from bornbiased_jax.lineage.fingerprint_pass import weights_digests
+from bornbiased_jax.lineage.fingerprint_size import fitted, predicted_bytes
+from bornbiased_jax.lineage.fingerprints import read_sign_key
+from bornbiased_jax.lineage.output_fingerprint import save_outputs
+from bornbiased_jax.lineage.outputs import OutputOptions
+from bornbiased_jax.lineage.probe_inputs import ProbeInputs, read_outputs
+from bornbiased_jax.probes.inputs import RANDOM_KINDS
 from bornbiased_jax.ranges import BatchSize, Count, Layers, Seed, SeqLen, SketchDim, Vocabulary
+from bornbiased_jax.results.lineage_reports import Digest, OutputFile, SketchFile
 
 STORAGES = ("float32", "bfloat16")
 
@@ -19,7 +34,7 @@ STORAGES = ("float32", "bfloat16")
 # Of probe inputs.
 probe_options = options.together(
     options.quiet_option,
-    click.option("--inputs", type=click.Choice(options.RANDOM_INPUTS), help="Kind of probe inputs.  [default: tokens]"),
+    click.option("--inputs", type=click.Choice(RANDOM_KINDS), help="Kind of probe inputs.  [default: tokens]"),
     click.option(
         "--num-inputs", type=options.Ranged(Count), metavar="N", help="Probe inputs to draw.  [default: 2000]"
     ),
@@ -117,8 +132,6 @@ def fingerprint(
       bornbiased fingerprint seed:42@llama-tiny --outputs --num-inputs 2000 \\
         --seq-len 64 --out initial.outputs
     """
-    from bornbiased_jax import io
-
     # Options of the other kind of fingerprint are refused by name.
     for name in arguments:
         if options.given(name) and name not in _OF_BOTH and (name in _OF_WEIGHTS) == outputs:
@@ -141,14 +154,6 @@ _OF_BOTH = ("file", "ignore_fields")
 
 def _store_sketches(checkpoint: str, out: Path, json_file: str | None, choices: dict[str, Any]) -> None:
     """Read the weights once, and write their fingerprint."""
-    from bornbiased_jax import progress
-    from bornbiased_jax.checkpoints.by_role import read_by_role
-    from bornbiased_jax.lineage import Settings, payload_digest, save_fingerprint
-    from bornbiased_jax.lineage import fingerprint as make_fingerprint
-    from bornbiased_jax.lineage.fingerprint_size import fitted, predicted_bytes
-    from bornbiased_jax.lineage.fingerprints import read_sign_key
-    from bornbiased_jax.results.lineage_reports import SketchFile
-
     default = Settings()
     neurons = {None: default.neurons, "all": None}.get(choices["neurons"], choices["neurons"])
     settings = Settings(
@@ -206,16 +211,9 @@ def _store_outputs(
     **arguments: Any,
 ) -> None:
     """Run the model on the probe inputs, and write its last outputs."""
-    from bornbiased_jax import io, parallel
-    from bornbiased_jax.checkpoints import open_checkpoint
-    from bornbiased_jax.lineage.output_fingerprint import save_outputs
-    from bornbiased_jax.lineage.outputs import OutputOptions
-    from bornbiased_jax.lineage.probe_inputs import ProbeInputs, read_outputs
-    from bornbiased_jax.results.lineage_reports import OutputFile
-
     # Check the options before any work.
     refuse_vocabulary(arguments["inputs"], arguments["vocab_size"])
-    is_local = arguments["engine"] == engines.ENGINES[0]
+    is_local = arguments["engine"] == DEFAULT
     store_settings = engines.store_settings(arguments)
     shared = {name: arguments.pop(name) for name in ("mesh", "coordinator", "num_processes", "process_id")}
     mesh = options.start(quiet=quiet, **shared, axis="data")
@@ -277,11 +275,6 @@ def digest(
       bornbiased digest runs/a@seed=42,step=0
       bornbiased digest seed:42@llama-tiny --json digest.json
     """
-    from bornbiased_jax.checkpoints.by_role import read_by_role
-    from bornbiased_jax.checkpoints.digests import combine
-    from bornbiased_jax.lineage.fingerprint_pass import weights_digests
-    from bornbiased_jax.results.lineage_reports import Digest
-
     roles_file = None if roles is None else Path(roles)
     source = read_by_role(checkpoint, file=file, roles_file=roles_file, ignore_fields=ignore_fields)
     tensors = dict(weights_digests(source).parameters)

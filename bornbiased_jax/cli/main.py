@@ -205,7 +205,7 @@ def _call(argv: Sequence[str]) -> object:
 
 def _lost_process(error: Exception) -> bool:
     """Answer an error that another process's end has brought about."""
-    from bornbiased_jax.parallel import lost_process
+    from bornbiased_jax.parallel import lost_process  # noqa: PLC0415 (the list of commands waits for no JAX)
 
     if not lost_process(error):
         return False

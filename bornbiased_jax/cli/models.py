@@ -10,6 +10,10 @@ import click
 from bornbiased_jax.cli import outputs
 from bornbiased_jax.cli.sections import Command
 from bornbiased_jax.config import FIELDS, PRESETS
+from bornbiased_jax.init import parameter_shapes
+from bornbiased_jax.parameters import count_parameters
+from bornbiased_jax.results.lineage_reports import Models
+from bornbiased_jax.schemes import SCHEMES
 
 
 @click.command("models", cls=Command)
@@ -22,11 +26,6 @@ def list_models(json_file: str | None) -> None:
       bornbiased models
       bornbiased models --json models.json
     """
-    from bornbiased_jax.init import parameter_shapes
-    from bornbiased_jax.parameters import count_parameters
-    from bornbiased_jax.results.lineage_reports import Models
-    from bornbiased_jax.schemes import SCHEMES
-
     described: dict[str, dict[str, Any]] = {
         name: {"num_parameters": count_parameters(parameter_shapes(cfg)), "fields": dataclasses.asdict(cfg)}
         for name, cfg in PRESETS.items()

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
+import jax
+from jax.sharding import Mesh
+from threadpoolctl import threadpool_limits
 
-from bornbiased_jax import io, progress
+from bornbiased_jax import io, parallel, progress
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import PRESETS, ModelConfig, parse_setting, preset
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.keys import check_seed
+from bornbiased_jax.model.layers import HIGHEST, PRECISIONS
+from bornbiased_jax.parameters import check_read
 from bornbiased_jax.ranges import Processes, Rank, SeqLen, ends, in_words, whole, within
 from bornbiased_jax.schema import cut, shown
-
-if TYPE_CHECKING:
-    from bornbiased_jax.checkpoints import Checkpoint
-    from bornbiased_jax.text import Tokenizer
+from bornbiased_jax.text import Tokenizer, tokenizer_for
+from bornbiased_jax.text.cache import cache_dir
 
 F = TypeVar("F", bound=Callable[..., Any])
 MAX_SEEDS = 1_000_000
-# model.layers.PRECISIONS, named here because --help does not wait for jax; a test holds them together.
-PRECISIONS = ("highest", "tf32x3", "bf16x3")
-
-# probes.inputs.RANDOM_KINDS, and those of them that theory predicts, named here because --help does not wait
-# for jax; a test holds them together.
-RANDOM_INPUTS = ("tokens", "gaussian")
-PREDICTED_INPUTS = ("tokens", "gaussian")
 
 
 def together(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
@@ -124,8 +123,6 @@ def parse_seeds(text: str) -> list[int]:
         seeds.extend(span)
     if not seeds:
         raise InputError("no seeds: give at least one, as in --seeds 0:8 or --seeds 42,43")
-    from bornbiased_jax.keys import check_seed
-
     return [check_seed(seed) for seed in seeds]
 
 
@@ -183,8 +180,6 @@ def model_config(name: str | None, settings: Sequence[str], swept: str = "") -> 
     if name is None:
         raise InputError("no model: give --model PRESET (bornbiased models lists them)")
     cfg = preset(name, **dict(parse_setting(setting) for setting in settings))
-    from bornbiased_jax.parameters import check_read
-
     for setting in settings:
         check_read(cfg, *parse_setting(setting), f"--set {setting}", swept)
     return cfg
@@ -271,8 +266,8 @@ ignore_option = click.option(
 # How float32 matrices are multiplied.
 precision_option = click.option(
     "--precision",
-    type=click.Choice(PRECISIONS),
-    default=PRECISIONS[0],
+    type=click.Choice(list(PRECISIONS)),
+    default=HIGHEST,
     help="Float32 products: exact, or as three shorter products, which an H100 makes up to twice as fast.",
 )
 quiet_option = click.option("--quiet", is_flag=True, help="No progress display.")
@@ -291,11 +286,9 @@ def chosen_tokenizer(name: str | None, opened: Checkpoint) -> Tokenizer | None:
     Raises:
         InputError: no such tokenizer, or a corrupted one.
     """
-    from bornbiased_jax import text
-
     if name is None:
         return None
-    tokenizer = text.tokenizer_for(name, opened.cfg.vocab_size)
+    tokenizer = tokenizer_for(name, opened.cfg.vocab_size)
     try:
         expected = opened.tokenizer
     except InputError:  # a GGUF file without one, or with one that is not read: hence the option
@@ -318,9 +311,16 @@ def scratch_folder(stream: bool, scratch: str | None) -> Path | None:
         raise InputError("--scratch is where --stream keeps hidden states: give --stream too")
     if not stream:
         return None
-    from bornbiased_jax.text.cache import cache_dir
-
     return io.user_path(scratch) if scratch is not None else cache_dir() / "streamed"
+
+
+def one_blas_thread() -> AbstractContextManager[object]:
+    """Keep BLAS to one thread, for theory's small matrices.
+
+    A second thread gains nothing there, and on a busy machine its waiting costs fourfold.
+    """
+    limits: AbstractContextManager[object] = threadpool_limits(1, user_api="blas")
+    return limits
 
 
 def start(
@@ -332,7 +332,7 @@ def start(
     process_id: int | None = None,
     axis: str | None = None,
     dry_run: bool = False,
-) -> Any:
+) -> Mesh | None:
     """Apply the common options; return the mesh, or None.
 
     Several processes without --mesh have one of all their devices, along ``axis``. A dry run checks the options, joins
@@ -341,8 +341,6 @@ def start(
     Raises:
         InputError: options that lack each other or cannot be, or a mesh with axes along which nothing is cut.
     """
-    from bornbiased_jax import parallel
-
     progress.set_quiet(quiet)
     sizes = parallel.parse_mesh(mesh)
     # Along the other axes every device would compute the same.
@@ -359,8 +357,6 @@ def start(
             parallel.check_process(coordinator, num_processes, process_id)
         else:
             parallel.initialize_distributed(coordinator, num_processes, process_id)
-            import jax
-
             progress.set_quiet(quiet or process_id > 0)
             if not mesh and axis is not None:
                 return parallel.build_mesh({axis: jax.device_count()})

@@ -9,17 +9,19 @@ import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from rich.console import Console
+from rich.table import Table
 
-from bornbiased_jax import io
+from bornbiased_jax import io, record
 from bornbiased_jax.cli.options import FILE, OUTPUT, given, together
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.folders import Folder
-
-if TYPE_CHECKING:
-    from bornbiased_jax.results import Listing, Result
+from bornbiased_jax.report import figures
+from bornbiased_jax.results import Listing, Result, page
+from bornbiased_jax.results.result import written
 
 # Options of where results go and how they are shown: no part of the command that makes them again.
 RESULTS = ("json_file", "csv", "figures", "overwrite_figures", "page", "report", "quiet")
@@ -93,9 +95,6 @@ class OutputFiles:
             result: of the command.
             title: what was measured, for the page.
         """
-        from bornbiased_jax.report import figures
-        from bornbiased_jax.results import page
-
         write_result(self.json_file, result.to_json())
         if self.csv is not None:
             io.write_text(self.csv, result.to_csv())
@@ -167,8 +166,6 @@ def write_result(json_file: str | None, value: Mapping[str, Any]) -> None:
     """Write the JSON object where --json says, with the command that makes it and its provenance."""
     if not json_file:
         return
-    from bornbiased_jax import record
-
     value = {**value, "command": shlex.join(command_line())}
     if "provenance" not in value:
         value["provenance"] = record.provenance(starts_backend=False)
@@ -197,11 +194,6 @@ def print_result(result: Result, json_file: str | None, *, line: str = "", is_pi
 
 def print_tables(tables: list[Listing], *, to_stderr: bool = False) -> None:
     """Print tables for people; on standard error when standard output carries JSON. Text is aligned at the left."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from bornbiased_jax.results.result import written
-
     # Names of files may hold brackets and colons.
     console = Console(stderr=to_stderr, soft_wrap=False, markup=False, emoji=False)
     if not console.is_terminal:

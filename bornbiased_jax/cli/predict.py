@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import click
 
+from bornbiased_jax import trainability
+from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.cli import options, outputs
 from bornbiased_jax.cli.sections import Command
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.prediction import predict as predict_config
+from bornbiased_jax.prediction import predict_gradients
+from bornbiased_jax.probes.inputs import KINDS
 from bornbiased_jax.ranges import Count, SeqLen
+from bornbiased_jax.results import Prediction
+from bornbiased_jax.results.initialization import Trainability
 
 
 @click.command("predict", cls=Command)
@@ -21,7 +27,7 @@ from bornbiased_jax.ranges import Count, SeqLen
 @options.sweep_option
 @click.option(
     "--inputs",
-    type=click.Choice(options.PREDICTED_INPUTS),
+    type=click.Choice([name for name, kind in KINDS.items() if kind.predicted]),
     default="tokens",
     help="Uniform random ids, or Gaussian vectors.",
 )
@@ -49,15 +55,6 @@ def predict(
       bornbiased predict --model gpt2-tiny --seq-len 32 --diagram \\
         --page diagram.html
     """
-    # Theory's matrices are small: a second BLAS thread gains nothing, and on a busy machine its waiting costs fourfold.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from bornbiased_jax import trainability
-    from bornbiased_jax.prediction import predict as predict_config
-    from bornbiased_jax.prediction import predict_gradients
-    from bornbiased_jax.probes.inputs import KINDS
-    from bornbiased_jax.results import Prediction
-    from bornbiased_jax.results.initialization import Trainability
-
     places = outputs.OutputFiles.take(arguments)
     seq_len, num_inputs = arguments["seq_len"], arguments["num_inputs"]
     # The architecture, from a preset or from a checkpoint's configuration.
@@ -66,8 +63,6 @@ def predict(
         options.note_width(model, settings, sweep)
         cfg = options.model_config(model, settings)
     else:
-        from bornbiased_jax.checkpoints import open_checkpoint
-
         options.refuse_model(model, settings, sweep)
         cfg = open_checkpoint(checkpoint).cfg
         configs = [(cfg, {})]
@@ -81,14 +76,16 @@ def predict(
             raise InputError("--diagram stands alone: leave --sweep and --gradients out")
         if not places.has_any():
             raise InputError("a diagram is a page: say where with --page FILE")
-        report = trainability.diagram(cfg, seq_len, num_inputs)
+        with options.one_blas_thread():
+            report = trainability.diagram(cfg, seq_len, num_inputs)
         places.show(Trainability(name, report, cfg.to_dict()), name)
         return
     # One prediction for each value of a sweep.
     records: list[dict[str, Any]] = []
-    for field, value in configs:
-        record = {**value, **predict_config(field, seq_len, num_inputs=num_inputs, tokens=tokens)}
-        if arguments["gradients"]:
-            record |= {**predict_gradients(field, seq_len, num_inputs), "num_tokens": num_inputs * seq_len}
-        records.append(record)
+    with options.one_blas_thread():
+        for field, value in configs:
+            record = {**value, **predict_config(field, seq_len, num_inputs=num_inputs, tokens=tokens)}
+            if arguments["gradients"]:
+                record |= {**predict_gradients(field, seq_len, num_inputs), "num_tokens": num_inputs * seq_len}
+            records.append(record)
     places.show(Prediction(name, cfg.to_dict(), records, next(iter(configs[0][1]), "")), name)

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, get_args
 
 import click
 
 from bornbiased_jax import ranges
+from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
+from bornbiased_jax.checkpoints.export import check_folder
 from bornbiased_jax.cli import dry_run, options, outputs
 from bornbiased_jax.cli.sections import Command
+from bornbiased_jax.derive.peft import export_adapter
 from bornbiased_jax.errors import InputError
-
-if TYPE_CHECKING:
-    from bornbiased_jax.training import PretrainConfig
+from bornbiased_jax.results import Training
+from bornbiased_jax.results.run_reports import Curves, Export, Runs
+from bornbiased_jax.training import PretrainConfig, from_schedule, list_runs, open_initial, plot_run
+from bornbiased_jax.training import pretrain as train
+from bornbiased_jax.training.config import Optimizer, Schedule
+from bornbiased_jax.training.initial import drawn_as
 
 # What shells report of a command that SIGTERM ended: a run that was stopped is not done.
 TERMINATED = 143
 
 RECIPES = ["tiny", "paper", "seedprint"]
-SHAPES = ["cosine", "linear", "constant", "wsd"]
+SHAPES = list(get_args(Schedule))
 
 # Options that override a recipe's number, when given: name on the command line -> type, help.
 OVERRIDES: dict[str, tuple[Any, str]] = {
@@ -39,7 +45,7 @@ OVERRIDES: dict[str, tuple[Any, str]] = {
         "How the learning rate falls after the warm-up: as half a cosine, linearly, not at all, or linearly in "
         "the last fifth (wsd).",
     ),
-    "optimizer": (click.Choice(["adamw", "muon"]), "Muon is for the matrices of blocks, AdamW for the rest."),
+    "optimizer": (click.Choice(get_args(Optimizer)), "Muon is for the matrices of blocks, AdamW for the rest."),
     "learning-rate": (options.Ranged(ranges.LearningRate), "Peak learning rate, after the warm-up."),
     "min-learning-rate": (options.Ranged(ranges.LearningRateOrNone), "At the schedule's end, unless it is constant."),
     "warmup": (options.Ranged(ranges.StepsOrNone), "Steps of linear warm-up."),
@@ -100,8 +106,6 @@ def run_fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def finish(summary: Mapping[str, Any], seeds: Sequence[int], json_file: str | None, prefix: str = "") -> int:
     """Print how far a run came, as JSON too where requested; return the exit code."""
-    from bornbiased_jax.results import Training
-
     reached = f"{summary['out']}: {prefix}step {summary['step']} of {summary['steps']}"
     if summary["loss"] is not None:
         pairs = zip(seeds, summary["loss"], strict=True)
@@ -119,8 +123,6 @@ def settings_of(arguments: Mapping[str, Any]) -> PretrainConfig:
     Raises:
         InputError: a value out of range, or two that contradict each other.
     """
-    from bornbiased_jax.training import from_schedule
-
     # The names of recipes were those of --schedule once, and still do there.
     schedule = arguments["schedule"]
     if schedule in RECIPES and options.given("recipe") and schedule != arguments["recipe"]:
@@ -173,13 +175,9 @@ def pretrain(json_file: str | None, **arguments: Any) -> int:
     options.model_config(arguments["model"], arguments["settings"])
     options.note_width(arguments["model"], arguments["settings"])
     seed_list = options.parse_seeds(arguments["seeds"])
-    # Before anything of jax: the mesh is of all processes, and the run builds it.
+    # Before a device is touched: the mesh is of all processes, and the run builds it.
     processes = ("quiet", "coordinator", "num_processes", "process_id", "dry_run")
     options.start(**{name: arguments[name] for name in processes})
-    from bornbiased_jax.training import open_initial
-    from bornbiased_jax.training import pretrain as train
-    from bornbiased_jax.training.initial import drawn_as
-
     config = settings_of(arguments)
     if arguments["dry_run"]:
         dry_run.report(*dry_run.pretrain_requirements(config), json_file)
@@ -203,9 +201,6 @@ def runs(directory: str, json_file: str | None) -> None:
     Example:
       bornbiased runs runs
     """
-    from bornbiased_jax.results.run_reports import Runs
-    from bornbiased_jax.training import list_runs
-
     outputs.print_result(Runs({"runs": list_runs(directory)}), json_file)
 
 
@@ -222,9 +217,6 @@ def plot(directory: str, out: str | None, json_file: str | None) -> None:
     Example:
       bornbiased plot runs/a --out curves.svg
     """
-    from bornbiased_jax.results.run_reports import Curves
-    from bornbiased_jax.training import plot_run
-
     image = plot_run(directory, out)
     value = {"run": directory, "image": str(image)}
     outputs.print_result(Curves(value), json_file, line=str(image), is_piped=True)
@@ -244,13 +236,7 @@ def export(checkpoint: str, directory: str, peft: bool, overwrite: bool, json_fi
       bornbiased export runs/a@seed=42,step=200 exported/a
       bornbiased export runs/lora exported/adapter --peft
     """
-    from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
-    from bornbiased_jax.checkpoints.export import check_folder
-    from bornbiased_jax.results.run_reports import Export
-
     if peft:
-        from bornbiased_jax.derive.peft import export_adapter
-
         base = export_adapter(checkpoint, directory, overwrite=overwrite)
         value: dict[str, Any] = {"checkpoint": checkpoint, "directory": directory, "base": base}
         outputs.print_result(Export(value), json_file, line=f"{directory}: LoRA adapter of {base}")

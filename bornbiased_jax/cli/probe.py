@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import click
+from jax.sharding import Mesh
 
-from bornbiased_jax import progress
+from bornbiased_jax import parallel, progress
+from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.cli import dry_run, engines, options, outputs
 from bornbiased_jax.cli.sections import Command
+from bornbiased_jax.config import FieldValue, ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.model.layers import precision_named
+from bornbiased_jax.probes import ProbedModel, run
+from bornbiased_jax.probes.inputs import RANDOM_KINDS, parse_inputs
+from bornbiased_jax.probes.subject import from_weights, untrained
 from bornbiased_jax.ranges import BatchSize, Count, LearningRate, Seed, SeqLen, Steps
-
-if TYPE_CHECKING:
-    from bornbiased_jax.config import FieldValue, ModelConfig
-    from bornbiased_jax.probes import ProbedModel
-    from bornbiased_jax.results.probes import Part
-    from bornbiased_jax.results.theory import ProbeRow
+from bornbiased_jax.results import Contraction, Preference, theory
+from bornbiased_jax.results.initialization import WidthCheck
+from bornbiased_jax.results.probes import Part, part_of
+from bornbiased_jax.results.theory import ProbeRow
+from bornbiased_jax.training.config import Optimizer, PretrainConfig
+from bornbiased_jax.training.scaling import scaling
 
 
 @click.group("probe")
@@ -110,7 +116,7 @@ def contraction_command(**arguments: Any) -> None:
 @click.option("--widths", default="64,128,256", metavar="D[,D…]", help="Widths of the model.")
 @click.option("--steps", type=options.Ranged(Steps), default=10, help="Updates after the first.")
 @click.option("--seeds", default="0:4", help="As in 0:8 or 42,43; at least two.")
-@click.option("--optimizer", type=click.Choice(["adamw", "muon"]), default="adamw", help="As in pretrain.")
+@click.option("--optimizer", type=click.Choice(get_args(Optimizer)), default="adamw", help="As in pretrain.")
 @click.option(
     "--learning-rate",
     type=options.Ranged(LearningRate),
@@ -135,10 +141,6 @@ def scaling_command(**arguments: Any) -> None:
     It also needs attention logits scaled by 1/head_dim (attention_scale, here
     1/32) and an untied head.
     """
-    from bornbiased_jax.results.initialization import WidthCheck
-    from bornbiased_jax.training.config import PretrainConfig
-    from bornbiased_jax.training.scaling import scaling
-
     places = outputs.OutputFiles.take(arguments)
     widths = options.parse_lengths(arguments["widths"], "--widths")
     cfg = options.model_config(arguments["model"], arguments["settings"])
@@ -172,7 +174,7 @@ class _Prepared(NamedTuple):
 
     outputs: outputs.OutputFiles
     store: dict[str, Any]
-    mesh: Any
+    mesh: Mesh | None
     seeds: list[int]
     lengths: list[int]
     models: list[tuple[ModelConfig, dict[str, Any]]]
@@ -180,14 +182,10 @@ class _Prepared(NamedTuple):
 
 def _prepare(arguments: dict[str, Any]) -> _Prepared:
     """Check the options of a probe before any work, and join the other processes unless in a dry run."""
-    from bornbiased_jax.results import theory
-
     places = outputs.OutputFiles.take(arguments)
     _refuse_unused(arguments)
     if arguments["theory"]:
         theory.check(arguments["input_spec"])
-        # As in `bornbiased predict`.
-        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     store_settings = engines.store_settings(arguments)
     common = ("quiet", "mesh", "coordinator", "num_processes", "process_id", "dry_run")
     axis = "data" if arguments["checkpoint"] else "seed"
@@ -216,7 +214,7 @@ def _refuse_unused(arguments: dict[str, Any]) -> None:
         InputError: one that was given.
     """
     kind = arguments["input_spec"]
-    if kind in options.RANDOM_INPUTS and options.given("tokenizer"):
+    if kind in RANDOM_KINDS and options.given("tokenizer"):
         raise InputError(f"--tokenizer is for text, and --inputs {kind} draws its inputs: leave --tokenizer out")
     if kind.startswith(("text:", "builtin:")) and options.given("input_seed"):
         raise InputError(f"--input-seed is of inputs that are drawn, and {kind} is read as it stands: leave it out")
@@ -235,9 +233,6 @@ def _refuse_unused(arguments: dict[str, Any]) -> None:
 
 def _run(arguments: dict[str, Any], part: Part) -> None:
     """Probe a checkpoint, or untrained models of each configuration, and show that part of the records."""
-    from bornbiased_jax.model.layers import precision_named
-    from bornbiased_jax.results import Contraction, Preference
-
     prepared = _prepare(arguments)
     precision_named(arguments["precision"])
     if arguments["dry_run"]:
@@ -250,8 +245,6 @@ def _run(arguments: dict[str, Any], part: Part) -> None:
     if arguments["checkpoint"]:
         result = kind(*_probe_checkpoint(arguments, part, prepared), precision=arguments["precision"])
     else:
-        from bornbiased_jax.probes.subject import untrained
-
         fixed = arguments["embedding_seed"] if arguments["fix_embeddings"] else None
         records: list[ProbeRow] = []
         for cfg, value in prepared.models:
@@ -268,11 +261,6 @@ def _probe_checkpoint(
     arguments: dict[str, Any], part: Part, prepared: _Prepared
 ) -> tuple[list[ProbeRow], dict[str, FieldValue]]:
     """Probe a checkpoint; return its records and its configuration."""
-    from bornbiased_jax import parallel
-    from bornbiased_jax.checkpoints import open_checkpoint
-    from bornbiased_jax.probes.subject import from_weights
-    from bornbiased_jax.results import theory
-
     if options.given("seeds"):
         progress.warn("--seeds has no meaning here: a checkpoint has its weights already")
     checkpoint = open_checkpoint(arguments["checkpoint"], sharding=parallel.shardings(prepared.mesh))
@@ -284,7 +272,7 @@ def _probe_checkpoint(
             f"--seq-len {longest} is longer than the {checkpoint.cfg.max_seq_len} positions of the checkpoint"
         )
     subject = from_weights(checkpoint.cfg, checkpoint.params(), checkpoint.digest(), checkpoint.reference)
-    if arguments["tokenizer"] is None and arguments["input_spec"] not in options.RANDOM_INPUTS:
+    if arguments["tokenizer"] is None and arguments["input_spec"] not in RANDOM_KINDS:
         arguments = {**arguments, "tokenizer": checkpoint.tokenizer}
     rows = _probe(subject, arguments, part, prepared._replace(seeds=prepared.seeds[:1]), None)
     return [{**row, "seed": None, "is_initial": checkpoint.is_initial} for row in rows], checkpoint.cfg.to_dict()
@@ -302,11 +290,6 @@ def _probe(
         prepared: the checked options.
         table_seed: of the embedding tables that all seeds share; None where each has its own.
     """
-    from bornbiased_jax.probes import run
-    from bornbiased_jax.probes.inputs import parse_inputs
-    from bornbiased_jax.results import theory
-    from bornbiased_jax.results.probes import part_of
-
     seeds, store = prepared.seeds, prepared.store
     probe_options = run.ProbeOptions(
         intra=part == "contraction",
@@ -338,9 +321,10 @@ def _probe(
                 advance=advance,
             )
             records += [part_of(row, part, subject.cfg, inputs) for row in rows]
-    if arguments["theory"] and part == "preference":
-        is_tokens = arguments["input_spec"] == "tokens"
-        return theory.with_fractions(subject.cfg, records, tokens=is_tokens, table_seed=table_seed)
-    if arguments["theory"]:
-        return theory.with_cosines(subject.cfg, records, tokens=arguments["input_spec"] == "tokens")
-    return records
+    if not arguments["theory"]:
+        return records
+    is_tokens = arguments["input_spec"] == "tokens"
+    with options.one_blas_thread():
+        if part == "preference":
+            return theory.with_fractions(subject.cfg, records, tokens=is_tokens, table_seed=table_seed)
+        return theory.with_cosines(subject.cfg, records, tokens=is_tokens)

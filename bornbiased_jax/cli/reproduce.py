@@ -8,16 +8,22 @@ from typing import Any
 
 import click
 
+from bornbiased_jax import experiments, io
 from bornbiased_jax.cli import engines, options, outputs
 from bornbiased_jax.cli.sections import Command
+from bornbiased_jax.doctor import diagnose
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.experiments import results, runner
+from bornbiased_jax.experiments.base import SCALES
+from bornbiased_jax.results.run_reports import Diagnosis, Reproduction, StoreStatus
+from bornbiased_jax.store import status as read_status
 
 
 @click.command("reproduce", cls=Command)
 @click.argument("names", nargs=-1, metavar="[NAMES|demo|all]", help="Experiments by name (--list), or a set of them.")
 @click.option(
     "--scale",
-    type=click.Choice(["smoke", "laptop", "paper"]),
+    type=click.Choice(SCALES),
     default="laptop",
     help="Seconds, minutes to an hour or two on two cores, or the papers' sizes.",
 )
@@ -60,10 +66,6 @@ def reproduce(
       bornbiased reproduce table1 calibration --out out/laptop \\
         --engine processes --workers 4
     """
-    from bornbiased_jax import experiments
-    from bornbiased_jax.experiments import runner
-    from bornbiased_jax.results.run_reports import Reproduction
-
     # --list: the experiments and their cost.
     if only_list:
         loaded = {name: runner.load(name) for name in (runner.select(names) if names else experiments.MODULES)}
@@ -113,9 +115,6 @@ MOST_LINES = 20
 
 def _moved(names: list[str], scale: str, out: str) -> dict[str, list[list[Any]] | None]:
     """Compare with the committed records: by experiment place, old and new value; None where none has its data."""
-    from bornbiased_jax import io
-    from bornbiased_jax.experiments import results, runner
-
     moved: dict[str, list[list[Any]] | None] = {}
     for name in names:
         before = results.committed(name, scale)
@@ -128,8 +127,6 @@ def _moved(names: list[str], scale: str, out: str) -> dict[str, list[list[Any]] 
 
 def _lines(moved: dict[str, list[list[Any]] | None]) -> Iterator[str]:
     """Describe what moved, for a reader."""
-    from bornbiased_jax.experiments import results
-
     within = f"within {results.TOLERANCE:g} of the committed record"
     for name, rows in moved.items():
         if rows is None:
@@ -152,9 +149,6 @@ def status(directory: str, json_file: str | None) -> None:
     Example:
       bornbiased status out/probes
     """
-    from bornbiased_jax.results.run_reports import StoreStatus
-    from bornbiased_jax.store import status as read_status
-
     outputs.print_result(StoreStatus(read_status(directory)), json_file)
 
 
@@ -168,7 +162,4 @@ def doctor(json_file: str | None) -> None:
       bornbiased doctor
       bornbiased doctor --json -
     """
-    from bornbiased_jax.doctor import diagnose
-    from bornbiased_jax.results.run_reports import Diagnosis
-
     outputs.print_result(Diagnosis(diagnose()), json_file)

@@ -6,10 +6,16 @@ from typing import Any
 
 import click
 
+from bornbiased_jax import progress, results
+from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.cli import engines, options, outputs
 from bornbiased_jax.cli.sections import CHECKPOINT, Command
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage.seed_search import RANGE, SearchOptions
+from bornbiased_jax.lineage.torch_seeds import num_searched, which_torch_seed
+from bornbiased_jax.lineage.whichseed import which_seed
 from bornbiased_jax.ranges import Count, Entries, Level
+from bornbiased_jax.results.lineage_reports import WhichSeed
 from bornbiased_jax.schema import shown
 
 
@@ -58,8 +64,6 @@ def scan(
         --page scan.html
       bornbiased scan merged tuned-a tuned-b --mixture --base pretrained
     """
-    from bornbiased_jax import results
-
     places = outputs.OutputFiles.take(arguments)
     options.start(quiet=quiet)
     if mixture != (mixture_base is not None):
@@ -122,13 +126,6 @@ def whichseed(
         --engine slurm --workers 64
       bornbiased whichseed model --framework torch --seeds 0:1000
     """
-    from bornbiased_jax import progress
-    from bornbiased_jax.checkpoints import open_checkpoint
-    from bornbiased_jax.lineage.seed_search import RANGE, SearchOptions
-    from bornbiased_jax.lineage.torch_seeds import num_searched, which_torch_seed
-    from bornbiased_jax.lineage.whichseed import which_seed
-    from bornbiased_jax.results.lineage_reports import WhichSeed
-
     framework = arguments.pop("framework")
     if framework == "torch" and any(map(options.given, ("resume", "range_size", "engine", "entries"))):
         raise InputError(

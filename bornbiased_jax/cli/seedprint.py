@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from bornbiased_jax import io
+from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.cli import options, outputs
 from bornbiased_jax.cli.fingerprint import NeuronsType, probe_options, refuse_vocabulary
 from bornbiased_jax.cli.sections import Command
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage import trace
+from bornbiased_jax.lineage.baselines import weight_scores
+from bornbiased_jax.lineage.compared_model import ComparedModel
 from bornbiased_jax.lineage.lineage_tests import TESTS
+from bornbiased_jax.lineage.probe_inputs import ProbeInputs
 from bornbiased_jax.ranges import Count, Level
+from bornbiased_jax.results import Lineage, verdicts, verdicts_by_step
+from bornbiased_jax.results.model_facts import facts_listing
 from bornbiased_jax.schema import shown
-
-if TYPE_CHECKING:
-    from bornbiased_jax.lineage.compared_model import ComparedModel
 
 # What the choices leave open is settled by the models (bornbiased_jax.lineage.probe_inputs).
 _READING = ("files", "roles", "ignore_fields")
@@ -112,12 +117,6 @@ def seedprint(
         --base-digest $(cat digest-published-in-2024)
       bornbiased seedprint runs/a@seed=42 suspect --by-step --figures steps
     """
-    from bornbiased_jax.lineage import trace
-    from bornbiased_jax.lineage.baselines import weight_scores
-    from bornbiased_jax.lineage.probe_inputs import ProbeInputs
-    from bornbiased_jax.results import Lineage, verdicts, verdicts_by_step
-    from bornbiased_jax.results.model_facts import facts_listing
-
     places = outputs.OutputFiles.take(arguments)
     # Inputs are of tests that run the models.
     needless = next((name for name in _PROBE if arguments[name] is not None), None)
@@ -170,8 +169,6 @@ def _models(
     Raises:
         InputError: a file or a field that neither folder has.
     """
-    from bornbiased_jax.lineage.compared_model import ComparedModel
-
     if not (files or roles or ignore_fields):
         first = ComparedModel(refs[0], scratch)
         return [first, first if refs[0] == refs[1] else ComparedModel(refs[1], scratch)]
@@ -202,9 +199,6 @@ def _models(
 
 def _folder(ref: str) -> Path | None:
     """Return the folder of weights that a reference names, fetched from the hub if need be; None of anything else."""
-    from bornbiased_jax.checkpoints.reference import parse_ref
-    from bornbiased_jax.lineage.compared_model import ComparedModel
-
     if ComparedModel(ref).stored is not None:
         return None
     reference = parse_ref(ref).fetched()
@@ -212,8 +206,6 @@ def _folder(ref: str) -> Path | None:
 
 
 def _fields(folder: Path | None) -> dict[str, Any]:
-    from bornbiased_jax import io
-
     place = None if folder is None else folder / "config.json"
     content = io.read_json(place) if place is not None and place.is_file() else {}
     return content if isinstance(content, dict) else {}

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import click
 
+from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.cli import options, outputs
 from bornbiased_jax.cli.sections import CHECKPOINT, Command
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.evaluation.intervention import InterventionOptions, intervene_checkpoint
+from bornbiased_jax.evaluation.sink_report import ReportOptions, sinks_report
+from bornbiased_jax.probes.sinks import ScoreConvention, Threshold
+from bornbiased_jax.quantization import parse_granularities, parse_kept, parse_schemes
 from bornbiased_jax.ranges import Count, Fraction, SeqLen, TokenId
+from bornbiased_jax.results import Intervention, Sinks
 
 
 @click.command("sinks", cls=Command)
@@ -26,13 +32,13 @@ from bornbiased_jax.ranges import Count, Fraction, SeqLen, TokenId
 @click.option("--position", type=options.Ranged(SeqLen), default=1, help="The position to measure, from 1.")
 @click.option(
     "--convention",
-    type=click.Choice(["all_rows", "rows_from_k"]),
+    type=click.Choice(get_args(ScoreConvention)),
     default="all_rows",
     help="Average attention to the position over all queries, or over those that can see it.",
 )
 @click.option(
     "--threshold",
-    type=click.Choice(["per_sequence", "average"]),
+    type=click.Choice(get_args(Threshold)),
     default="per_sequence",
     help="Call a head a sink in each sequence and average, or by its average score.",
 )
@@ -78,11 +84,6 @@ def sinks(checkpoint: str, text: str, by_step: bool, quiet: bool, **arguments: A
       bornbiased sinks model.gguf --text wiki.txt --lengths 32,64,128 \\
         --json sinks.json --figures sinks
     """
-    from bornbiased_jax.checkpoints import open_checkpoint
-    from bornbiased_jax.evaluation.sink_report import ReportOptions, sinks_report
-    from bornbiased_jax.quantization import parse_granularities, parse_kept, parse_schemes
-    from bornbiased_jax.results import Sinks
-
     places = outputs.OutputFiles.take(arguments)
     options.start(quiet=quiet)
     # Refuse what nothing here would heed.
@@ -152,10 +153,6 @@ def intervene(checkpoint: str, text: str, tokenizer: str | None, quiet: bool, **
       bornbiased intervene model.gguf --text wiki.txt \\
         --write blocks/12/mlp:1229@8 --position 8 --json moved.json
     """
-    from bornbiased_jax.checkpoints import open_checkpoint
-    from bornbiased_jax.evaluation.intervention import InterventionOptions, intervene_checkpoint
-    from bornbiased_jax.results import Intervention
-
     places = outputs.OutputFiles.take(arguments)
     options.start(quiet=quiet)
     opened = open_checkpoint(checkpoint)

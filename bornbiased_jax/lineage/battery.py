@@ -305,8 +305,8 @@ def _jobs(pair: ComponentPair, options: Options) -> Iterator[_Job]:
     if len(pair.experts) > 1:
         # Each routed expert over all blocks.
         for number, mlps in pair.experts.items():
-            for evidence, space in NEURON_SPACES.items():
-                yield _Job(evidence, f"experts/{number}", partial(pair.neuron_terms, space, mlps))
+            for evidence in NEURON_SPACES:
+                yield _Job(evidence, f"experts/{number}", partial(pair.terms, evidence, mlps))
     if options.has_untrained:
         yield _Job(MATCHED, ALL, partial(pair.terms, MATCHED))
 

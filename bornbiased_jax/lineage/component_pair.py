@@ -141,9 +141,9 @@ class ComponentPair:
         for side, pair in nearest_blocks(self.base, self.suspect, self.blocks):
             z_by_evidence: dict[str, float] = {}
             mlps = pair_neurons(self.base, self.suspect, [pair])
-            for evidence, space in NEURON_SPACES.items():
+            for evidence in NEURON_SPACES:
                 with contextlib.suppress(EvidenceError):
-                    terms = self.neuron_terms(space, mlps)
+                    terms = self.terms(evidence, mlps)
                     z = z_of(terms)
                     check_signs(z, terms)
                     z_by_evidence[evidence] = z
@@ -165,8 +165,12 @@ class ComponentPair:
                     experts.setdefault(number, []).append(NeuronPair(pair.block, ((base, suspect),)))
         return dict(sorted(experts.items()))
 
-    def terms(self, evidence: str) -> list[Term]:
+    def terms(self, evidence: str, mlps: Sequence[NeuronPair] | None = None) -> list[Term]:
         """Return the scores of one piece of evidence over the whole component.
+
+        Args:
+            evidence: a key of :data:`.evidence.KINDS`.
+            mlps: those whose neurons are scored; all unless given.
 
         Raises:
             EvidenceError: it is undefined.
@@ -179,7 +183,11 @@ class ComponentPair:
             return self._head_terms()
         if evidence == MATCHED:
             return list(self.matching.terms)
-        return self.neuron_terms(NEURON_SPACES[evidence], self.neurons)
+        # Neurons, in token space or in coordinates.
+        space = NEURON_SPACES[evidence]
+        self._check_neurons(space)
+        pairs = self.neurons if mlps is None else mlps
+        return neuron_terms(pairs, space, self.base.shape, self.repeats["neurons"].periods)
 
     def screening_z(self) -> dict[str, float]:
         """Estimate z over the whole component where evidence is defined; what a formula decided counts too."""
@@ -303,11 +311,6 @@ class ComponentPair:
         return pair_blocks(self.base, self.suspect, tokens_only=True)
 
     # Neurons and heads
-
-    def neuron_terms(self, space: Space, pairs: Sequence[NeuronPair]) -> list[Term]:
-        """Return the scores of neurons of some MLPs, in token space or in coordinates."""
-        self._check_neurons(space)
-        return neuron_terms(pairs, space, self.base.shape, self.repeats["neurons"].periods)
 
     def _head_terms(self) -> list[Term]:
         self._check_repeats("heads")

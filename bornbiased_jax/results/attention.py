@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypedDict, TypeVar, Unpack
+from typing import Literal, TypedDict, TypeVar, Unpack
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
 from bornbiased_jax.errors import InputError
@@ -22,10 +24,6 @@ from bornbiased_jax.report.tables import Panel
 from bornbiased_jax.results.result import Listing, Result, listing
 from bornbiased_jax.results.wording import count, explain, percent, percents
 from bornbiased_jax.text import Tokenizer
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 T = TypeVar("T")
 QUANTITIES: tuple[Literal["attention_output"], Literal["residual"]] = ("attention_output", "residual")

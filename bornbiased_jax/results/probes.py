@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from bornbiased_jax.config import FieldValue, ModelConfig, check_config
 from bornbiased_jax.errors import InputError
@@ -28,10 +31,6 @@ from bornbiased_jax.results.theory import (
     with_fractions,
 )
 from bornbiased_jax.results.wording import LEVEL, among, chance, count, explain, named, percent, span
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 Part = Literal["preference", "contraction"]
 

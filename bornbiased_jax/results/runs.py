@@ -6,7 +6,10 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from bornbiased_jax import io
 from bornbiased_jax.errors import InputError
@@ -17,10 +20,6 @@ from bornbiased_jax.results.wording import count, rounded, span
 from bornbiased_jax.training import read_metrics
 from bornbiased_jax.training.metrics import MetricsLine
 from bornbiased_jax.training.runs import describe
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

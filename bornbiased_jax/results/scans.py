@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from bornbiased_jax import progress
 from bornbiased_jax.lineage import scan as scanning
@@ -21,10 +22,6 @@ from bornbiased_jax.report.tables import Panel
 from bornbiased_jax.results.result import Listing, Result, listing
 from bornbiased_jax.results.wording import among, count
 from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 # Bases that the table shows besides those that match.
 _SHOWN = 10

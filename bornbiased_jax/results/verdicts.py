@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from bornbiased_jax.checkpoints.roles import component_title
 from bornbiased_jax.config import FieldValue, ModelConfig
@@ -21,10 +24,6 @@ from bornbiased_jax.report.tables import Panel
 from bornbiased_jax.results.result import Listing, Result, listing
 from bornbiased_jax.results.sheet_tables import sheet_listings
 from bornbiased_jax.results.verdicts_by_step import StepComponent, StepVerdict, is_identity
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _TEST_COLUMNS = {
     "name": "test",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import gguf
 import tokenizers
 from tokenizers import decoders, models, normalizers, processors
 from typing_extensions import TypedDict
@@ -81,8 +82,6 @@ def unreadable(path: Path) -> InputError:
 
 
 def _metadata(path: Path) -> Metadata:
-    import gguf  # noqa: PLC0415 (the text package is imported by commands that read no such file)
-
     if not path.is_file():
         raise InputError(f"{path} does not exist: check the path")
     try:

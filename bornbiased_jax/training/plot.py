@@ -10,6 +10,7 @@ import numpy as np
 from bornbiased_jax import io
 from bornbiased_jax.checkpoints.formats.run import read_run
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.report import figures
 from bornbiased_jax.training.metrics import read_metrics
 
 FIGURE_FILE = "curves.png"
@@ -34,8 +35,6 @@ def plot_run(folder: Path | str, out: Path | str | None = None) -> Path:
     if not lines:
         raise InputError(f"{folder} has logged nothing yet: let it run first")
     path = io.check_writable(folder / FIGURE_FILE if out is None else Path(out))
-
-    from bornbiased_jax.report import figures  # noqa: PLC0415 (matplotlib, once there is something to draw)
 
     # Logged numbers, one row for each seed.
     steps = [line["step"] for line in lines]

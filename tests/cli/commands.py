@@ -3,9 +3,11 @@
 import functools
 import importlib
 import pkgutil
+import sys
 from typing import Any
 
 import click
+import pytest
 
 import bornbiased_jax
 from bornbiased_jax.cli.main import cli
@@ -34,3 +36,14 @@ def locate(target: str) -> tuple[Any, str]:
     import_everything()
     module, _, name = target.partition(":")
     return importlib.import_module(module), name
+
+
+def replace(monkeypatch: pytest.MonkeyPatch, target: str, stub: Any) -> None:
+    """Replace ``module:name`` there, and in the modules of commands that import it by name."""
+    module, name = locate(target)
+    original = getattr(module, name)
+    monkeypatch.setattr(module, name, stub)
+    for path, command_module in list(sys.modules.items()):
+        if path.startswith("bornbiased_jax.cli."):
+            for alias in [alias for alias, value in vars(command_module).items() if value is original]:
+                monkeypatch.setattr(command_module, alias, stub)

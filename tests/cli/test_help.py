@@ -1,4 +1,4 @@
-"""The list of commands, what --help waits for, and completion in a shell."""
+"""The list of commands, what it imports, the help of each, and completion in a shell."""
 
 import json
 import os
@@ -14,18 +14,19 @@ from bornbiased_jax.cli.main import run
 from bornbiased_jax.cli.sections import SECTIONS as SECTIONS_OF_OPTIONS
 from tests.cli.commands import commands
 
-MODULES = """
-import json, os, sys
+IMPORTED = """
+import json, sys
 from bornbiased_jax.cli.main import run
 for words in sys.argv[1:]:
-    if child := os.fork():
-        os.waitpid(child, 0)
-        continue
-    code = run([*words.split(), "--help"])
-    print(json.dumps([words, code, sorted(sys.modules)]), flush=True)
-    os._exit(0)
+    print(json.dumps([words, run(words.split()), sorted(sys.modules)]), flush=True)
 """
-SLOW = {"jax", "jaxlib", "scipy", "flax", "matplotlib", "bornbiased_jax.theory", "bornbiased_jax.experiments"}
+STARTED = """
+import sys
+from bornbiased_jax.cli.main import run
+assert not any(run([*words.split(), "--help"]) for words in sys.argv[1:])
+from bornbiased_jax.record import backends_are_initialized
+print("started" if backends_are_initialized() else "idle")
+"""
 
 
 def test_the_list_of_commands_fits_eighty_columns_and_nothing_is_cut(monkeypatch, capsys):
@@ -110,18 +111,22 @@ def test_the_list_names_every_command_once():
     assert {path.split()[0] for path in commands()} == set(COMMANDS)
 
 
+def test_the_list_of_commands_imports_no_command():
+    """Nor does an unknown command; the list needs click alone."""
+    calls = {"--help": 0, "--version": 0, "nonsense": 2}
+    process = subprocess.run([sys.executable, "-c", IMPORTED, *calls], capture_output=True, text=True, timeout=120)
+    answers = [json.loads(line) for line in process.stdout.splitlines() if line.startswith('["')]
+    assert {words: code for words, code, _ in answers} == calls, process.stderr
+    for words, _, imported in answers:
+        assert {"jax", "numpy", "rich", "bornbiased_jax.cli.options"}.isdisjoint(imported), words
+
+
 @pytest.mark.slow
-def test_help_waits_for_neither_jax_nor_scipy():
-    """Each in a process of its own, which forgets what the others imported."""
-    calls = ["", *COMMANDS, "probe contraction"]
-    process = subprocess.run([sys.executable, "-c", MODULES, *calls], capture_output=True, text=True, timeout=120)
-    told = [json.loads(line) for line in process.stdout.splitlines() if line.startswith('["')]
-    assert [words for words, *_ in told] == calls, process.stderr
-    for words, code, imported in told:
-        assert code == 0, words
-        assert SLOW.isdisjoint({*imported, *(module.partition(".")[0] for module in imported)}), words
-    # The list itself needs click alone.
-    assert "bornbiased_jax.cli.options" not in told[0][2]
+def test_the_modules_of_commands_start_no_backend():
+    """Processes of one computation join before anything touches a device."""
+    calls = [*COMMANDS, "probe contraction"]
+    process = subprocess.run([sys.executable, "-c", STARTED, *calls], capture_output=True, text=True, timeout=120)
+    assert process.returncode == 0 and process.stdout.splitlines()[-1] == "idle", process.stderr
 
 
 def printed(**environment: str) -> str:

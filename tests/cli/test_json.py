@@ -9,7 +9,7 @@ from bornbiased_jax.cli.main import run
 from bornbiased_jax.cli.outputs import print_tables
 from bornbiased_jax.results import Sinks
 from bornbiased_jax.training.scaling import Scaling
-from tests.cli.commands import locate
+from tests.cli.commands import replace
 from tests.robustness.flags import CALLS
 
 # The keys of other commands are golden values.
@@ -24,7 +24,7 @@ KEYS = {
 def test_a_command_writes_one_object(path, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     trained = Scaling((64, 128), 2, "adamw", ())
-    monkeypatch.setattr("bornbiased_jax.training.scaling.scaling", lambda *_, **__: trained)
+    replace(monkeypatch, "bornbiased_jax.training.scaling:scaling", lambda *_, **__: trained)
     assert run([*CALLS[path], "--json", "-"]) == 0
     spoken = json.loads(capsys.readouterr().out)
     assert KEYS[path] | {"command", "provenance"} <= set(spoken)
@@ -65,7 +65,7 @@ def test_runs_list_preset_loss_and_tokens(monkeypatch, capsys):
     told = {"path": "runs/a", "model": "4 layers", "preset": "gpt2-tiny", "data": "builtin:prose", "seeds": [1, 2]}
     told |= {"step": 2, "steps": 9, "loss": [4.25, 4.5], "tokens": 12_345, "checkpoints": [0], "finished": False}
     rows = [told, {**told, "preset": None, "loss": None}]
-    monkeypatch.setattr(*locate("bornbiased_jax.training:list_runs"), lambda folder: rows)
+    replace(monkeypatch, "bornbiased_jax.training:list_runs", lambda folder: rows)
     assert run(["runs", "runs"]) == 0
     first, second = (line.replace("│", " ").split() for line in capsys.readouterr().out.splitlines()[3:5])
     assert first == ["runs/a", "gpt2-tiny", "builtin:prose", "1,2", "2", "of", "9", "4.250,", "4.500", "12,345", "0"]

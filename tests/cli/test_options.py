@@ -19,7 +19,7 @@ from bornbiased_jax.cli.main import run
 from bornbiased_jax.config import preset
 from bornbiased_jax.lineage.fingerprint_pass import WeightsDigests
 from bornbiased_jax.lineage.verdict import undefined
-from tests.cli.commands import commands, locate
+from tests.cli.commands import commands, locate, replace
 from tests.cli.option_rows import BUILD_MESH, CALLS, COMPARE, DERIVE, INSTEAD, NAMED, OPEN, PRINT, ROLES, ROWS
 
 
@@ -129,7 +129,7 @@ def test_options_arrive(call, target, expected, monkeypatch, tmp_path):
     module, name = locate(target)
     signature = inspect.signature(getattr(module, name))
     for place, stub in stubs.items():
-        monkeypatch.setattr(*locate(place), stub)
+        replace(monkeypatch, place, stub)
     seen: dict[str, Any] = {}
 
     def reached(*arguments: Any, **keywords: Any) -> None:
@@ -140,7 +140,7 @@ def test_options_arrive(call, target, expected, monkeypatch, tmp_path):
             seen.update(value if kind is inspect.Parameter.VAR_KEYWORD else {parameter: value})
         raise Reached
 
-    monkeypatch.setattr(module, name, reached)
+    replace(monkeypatch, target, reached)
     with contextlib.suppress(Reached):
         pytest.fail(f"{target} was not reached: exit code {run(shlex.split(call))}")
     for where, value in expected.items():

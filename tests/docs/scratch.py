@@ -1,21 +1,28 @@
-"""A scratch copy of the project, in which changes of ``docs/extending/`` are applied and tests are run.
+"""A scratch copy of the project, in which a change of ``docs/extending/`` is applied and tests are run.
 
-python -m tests.docs.scratch [PYTEST OPTIONS]    # all changes at once, and the tests of every day: minutes
+python -m tests.docs.scratch [--diffs 'NAME NAME'] [PYTEST OPTIONS]
+
+Each change has a copy of its own, in which the tests of every day are run: minutes each.
 """
 
+import argparse
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 # What a test may read. Everything else of a checkout (environment, caches, outputs) stays where it is.
 COPIED = ("bornbiased_jax", "theory", "experiments", "benchmarks", "tests", "docs", ".ci", ".github")
 COPIED_FILES = ("pyproject.toml", "constraints.txt", "Makefile", "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 CHANGES = sorted((ROOT / "docs" / "extending").glob("*.diff"))
+EVERY_DAY = "not slow and not long"
+# The page shows the diffs against the project as it is, and in a copy one of them is applied already.
+ABOUT_THE_PAGE = "tests/docs/test_extending.py"
 # Ample for the slowest named test next to another one: a test that runs for ever is named, not awaited.
 TIMEOUT_S = 600.0
 
@@ -37,15 +44,21 @@ def apply(copy: Path, change: Path) -> None:
     subprocess.run(["git", "apply", str(change)], cwd=copy, check=True)
 
 
+def environment_of(copy: Path) -> dict[str, str]:
+    """The environment of tests in a copy, which take compiled programs from this checkout's cache."""
+    cache = str(ROOT / ".pytest_cache" / "jax")
+    return {"JAX_COMPILATION_CACHE_DIR": cache, **os.environ, "PYTHONPATH": str(copy)}
+
+
 def run_tests(copy: Path, tests: Iterable[str], marks: str = "") -> tuple[int, str]:
     """Run named tests in a scratch copy: pytest's exit code (0: all passed) and the end of what it printed."""
     # A run inside a worker of pytest-xdist is not one of its workers.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment = {name: value for name, value in environment_of(copy).items() if not name.startswith("PYTEST_")}
     options = ["-q", "--tb=short", "-m", marks, "-p", "no:cacheprovider", "-p", "no:xdist", "-x"]
     completed = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *tests],
         cwd=copy,
-        env={**environment, "PYTHONPATH": str(copy)},
+        env=environment,
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
@@ -54,24 +67,43 @@ def run_tests(copy: Path, tests: Iterable[str], marks: str = "") -> tuple[int, s
     return completed.returncode, (completed.stdout + completed.stderr)[-4000:]
 
 
-def main() -> int:
-    """Apply every change to one copy, and run there what ``make test`` runs."""
-    with tempfile.TemporaryDirectory() as folder:
-        copy = scratch_copy(Path(folder) / "project")
-        for change in CHANGES:
-            apply(copy, change)
-        # A page shows the diffs against the project as it is, and there they are applied already.
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-m",
-            "not slow and not long",
-            "--ignore",
-            "tests/docs/test_extending.py",
-        ]
-        environment = {**os.environ, "PYTHONPATH": str(copy)}
-        return subprocess.run([*command, *sys.argv[1:]], cwd=copy, env=environment, check=False).returncode
+def failures_in(copy: Path, options: Sequence[str]) -> list[str]:
+    """Run the tests of every day in a copy, as pytest prints them: those that failed, or why none is known to."""
+    report = copy.with_suffix(".xml")
+    command = [sys.executable, "-m", "pytest", "-m", EVERY_DAY, "--ignore", ABOUT_THE_PAGE, f"--junitxml={report}"]
+    code = subprocess.run([*command, *options], cwd=copy, env=environment_of(copy), check=False).returncode
+    cases = ElementTree.parse(report).iter("testcase") if report.is_file() else ()
+    failed = [
+        f"{case.get('classname')}::{case.get('name')}"
+        for case in cases
+        if case.find("failure") is not None or case.find("error") is not None
+    ]
+    return failed or ([f"pytest ended with code {code}"] if code else [])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tests of every day with each change by itself, and say which failed: 1 if any did."""
+    parser = argparse.ArgumentParser("python -m tests.docs.scratch", allow_abbrev=False)
+    parser.add_argument("--diffs", default="", help="names of diffs of docs/extending/; all unless given")
+    arguments, options = parser.parse_known_args(argv)
+    names = arguments.diffs.split() or [change.stem for change in CHANGES]
+    changes = {change.stem: change for change in CHANGES}
+    if unknown := set(names).difference(changes):
+        parser.error(f"no diff is called {', '.join(sorted(unknown))}: name some of {', '.join(changes)}")
+    failures: dict[str, list[str]] = {}
+    for number, name in enumerate(names, 1):
+        print(f"\n[{number} of {len(names)}] {name}.diff", flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            copy = scratch_copy(Path(folder) / "project")
+            apply(copy, changes[name])
+            failures[name] = failures_in(copy, options)
+    # The summary comes last, below what pytest printed of each.
+    print()
+    for name, failed in failures.items():
+        print(f"{name}.diff: {f'{len(failed)} failed' if failed else 'passed'}")
+        for test in failed:
+            print(f"  {test}")
+    return int(any(failures.values()))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ import pytest
 
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.model.layers import PRECISIONS
 from bornbiased_jax.probes import inputs
 from bornbiased_jax.probes.inputs import from_tokens, gaussian, kinds, parse_inputs, random_tokens, text
 from bornbiased_jax.text import ByteTokenizer, corpora, train_bpe
@@ -262,11 +261,3 @@ def test_random_kinds_are_drawn_for_an_architecture(kind):
         inputs.random_inputs("text", 5, 6, CFG)
     with pytest.raises(InputError, match="vocab_size=0 is not at least 1"):
         inputs.random_inputs("tokens", 5, 6, CFG, vocab_size=0)
-
-
-def test_the_command_line_offers_every_random_kind():
-    from bornbiased_jax.cli import options
-
-    assert options.RANDOM_INPUTS == inputs.RANDOM_KINDS
-    assert options.PRECISIONS == tuple(PRECISIONS)
-    assert options.PREDICTED_INPUTS == tuple(name for name, kind in inputs.KINDS.items() if kind.predicted)

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from bornbiased_jax import io, training
+from bornbiased_jax import io
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
@@ -116,7 +116,7 @@ def test_given_weights_bring_the_scheme_that_drew_them():
 
 
 def test_a_scheme_beside_given_weights_is_refused(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(training, "open_initial", lambda *_: ([(CFG, {})], None))
+    monkeypatch.setattr("bornbiased_jax.cli.pretrain.open_initial", lambda *_: ([(CFG, {})], None))
     command = ["pretrain", "--model", "llama-tiny", "--data", "builtin:prose", "--out", str(tmp_path / "run")]
     assert run([*command, "--init-from", "other", "--set", "init.down=zeros"]) == 2
     assert "--set init.down=zeros draws no weights where --init-from gives them" in capsys.readouterr().err
