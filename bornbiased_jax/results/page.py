@@ -54,7 +54,6 @@ def _table(listing: Listing) -> Table:
                     head: cell if isinstance(cell, float) else written(cell)
                     for head, cell in zip(heads, row[first:], strict=True)
                 },
-                configuration="ours",
             )
             for row in listing.rows
         ],

@@ -95,7 +95,6 @@ def tables(record: Record) -> Sequence[Table]:
                     "σ, block 1": variant["expected_std"],
                     "cosine, last block": variant["cosine_theory"][-1],
                 },
-                "paper" if is_paper_model else "other",
             )
         )
     note = (
@@ -167,7 +166,6 @@ def claims(record: Record) -> Sequence[Claim]:
                 (0.55 if variant["norm"] != "none" else 0.011) if is_paper else None,
                 variant["expected_std"],
                 format=fixed(3),
-                configuration="paper" if is_paper else "other",
             )
         )
     return page_claims

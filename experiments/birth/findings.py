@@ -65,7 +65,6 @@ def findings1_claims(record: Record) -> Sequence[Claim]:
             f"counts of {min(counts)} to {max(counts)} of {probed['group']['num_inputs']:,}",
             len(top_tokens),
             format=integer,
-            configuration="ours",
             key=f"different top-1 tokens of {len(probed['records'])} seeds",
         )
     ]
@@ -112,7 +111,6 @@ def finding2_tables(record: Record) -> Sequence[Table]:
                 {"overlap": (percent(0), hits / n), "95% interval": (fixed(0), f"{100 * low:.0f}–{100 * high:.0f}%")},
                 {"overlap": 0.76} if is_published else {},
                 {"overlap": theory["overlap"]} if theory else {},
-                "paper" if is_published else "other",
             )
         )
     return [

@@ -131,7 +131,7 @@ def table2_tables(record: Record) -> Sequence[Table]:
             # Nothing but the sampling of pairs spreads a cosine whose mean is zero for every seed.
             std = theory["inter_cosine_final_std"] * math.sqrt(num_inputs * (num_inputs - 1) / 2)
             predicted |= {"std over pairs": std, "effective D": effective_dimension(0.0, std)}
-        rows.append((labels(group, row["seed"]), measured, paper, predicted, "paper" if is_published else "other"))
+        rows.append((labels(group, row["seed"]), measured, paper, predicted))
     return [
         tabulate(
             "Average cosine between last-token states after the final norm, by module",
@@ -164,7 +164,6 @@ def table2_claims(record: Record) -> Sequence[Claim]:
                 sum(values) / len(values),
                 PRINTED[name][0] if is_published else None,
                 probed["theory"]["inter_cosine_final"],
-                configuration="paper" if is_published else "other",
             )
         )
     return page_claims

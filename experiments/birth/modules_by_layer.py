@@ -51,7 +51,7 @@ def figure4_tables(record: Record) -> Sequence[Table]:
         "Figure 4 and prints no numbers."
     )
     title = "Cosine between sequences after each MLP block"
-    return [tabulate(title, ["block"], rows, note, configuration="other")]
+    return [tabulate(title, ["block"], rows, note)]
 
 
 def figure4_claims(record: Record) -> Sequence[Claim]:
@@ -64,7 +64,6 @@ def figure4_claims(record: Record) -> Sequence[Claim]:
             f"Smallest rise of the cosine from one MLP block to the next, any of {len(rises)} seeds",
             float(rises.min()),
             theory=float(theory),
-            configuration="ours",
         )
     ]
 
@@ -126,7 +125,7 @@ def figure7_tables(record: Record) -> Sequence[Table]:
         f"= {length} where there is attention. In the first block attention meets states that have nothing in common "
         "yet and can amplify nothing. The paper draws Figure 7 and prints no numbers."
     )
-    return [tabulate("Cosine between sequences after each block", ["block"], rows, note, configuration="other")]
+    return [tabulate("Cosine between sequences after each block", ["block"], rows, note)]
 
 
 def figure7_claims(record: Record) -> Sequence[Claim]:

@@ -225,13 +225,11 @@ def claims(record: Record) -> Sequence[Claim]:
             f"Cosines between sequences inside theory's 99% interval ({cells} cells of scheme and seed)",
             hits / cells,
             format=percent(1),
-            configuration="ours",
         ),
         Claim(
             f"Comparisons of schemes, of {len(comparisons)}, whose final loss differs (Holm, 5%)",
             float(sum(comparison.is_decided for comparison in comparisons)),
             format=integer,
-            configuration="ours",
         ),
     ]
     claims_by_statistic += [
@@ -240,7 +238,6 @@ def claims(record: Record) -> Sequence[Claim]:
             f"({'p' if comparison.is_decided else 'undecided, p'} = {comparison.adjusted_p:.2g} after Holm)",
             comparison.mean_by_step[-1],
             format=fixed(3),
-            configuration="ours",
         )
         for comparison in comparisons
         if comparison.row in LEAST_BIASED
@@ -248,11 +245,7 @@ def claims(record: Record) -> Sequence[Claim]:
     traces = [seed["z"] for row in result["rows"] for seed in row["by_seed"] if seed["z"] is not None]
     return [
         *claims_by_statistic,
-        Claim(
-            f"Smallest z of an initialization in its trained weights, {len(traces)} models",
-            min(traces),
-            configuration="ours",
-        ),
+        Claim(f"Smallest z of an initialization in its trained weights, {len(traces)} models", min(traces)),
     ]
 
 

@@ -120,7 +120,6 @@ def figure2_tables(record: Record) -> Sequence[Table]:
                 "many inputs, and an upper bound far out. Theory: mean ± standard deviation across seeds. The paper "
                 "draws Figure 2 for T = 1,024 and prints no numbers; its Table 2 prints 0.46 for Gaussian inputs."
             ),
-            configuration="other",
         )
     ]
 

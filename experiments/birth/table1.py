@@ -68,7 +68,7 @@ def tables(record: Record) -> Sequence[Table]:
             paper = {"fraction": fraction, "p": "0.00 (underflow)" if log10_p is None else log10_p}
         predicted = {"fraction": theory["top1_share_p50"], "p": theory["log10_p"]} if theory else {}
         labels = probing.labels(group, row["seed"])
-        rows.append((labels, measured, paper, predicted, "paper" if paper else "other"))
+        rows.append((labels, measured, paper, predicted))
     note = (
         "Each seed's model answers N sequences with the token whose logit is largest at the last position. Top-1: "
         "the token that it answers most often; fraction: of the sequences; × uniform: that count over the expected "
@@ -76,7 +76,7 @@ def tables(record: Record) -> Sequence[Table]:
         "in log space. Theory: the median of the fraction over seeds, and ten to the mean of log₁₀ p, by mean-field "
         "theory, with nothing fitted or sampled; of gated MLPs it is an effect of finite width."
     )
-    if any(configuration == "paper" for *_, configuration in rows):
+    if any(paper for _, _, paper, _ in rows):
         note += " The paper's seeds stand for other random numbers, so that its rows are other draws."
     on_text = [probed["group"] for probed in groups if not probed["theory"]]
     if any(preset(group["model"], **group["changes"]).tie_embeddings for group in on_text):
@@ -110,15 +110,9 @@ def claims(record: Record) -> Sequence[Claim]:
             paper=sum(paper) / len(paper) if is_published else None,
             theory=theory["top1_share_p50"] if theory else None,
             format=percent(2),
-            configuration="paper" if is_published else "other",
             key="of random inputs answered with one token",
         ),
-        Claim(
-            f"Different top-1 tokens among {len(fractions)} seeds of {name}",
-            len(top_tokens),
-            format=fixed(0),
-            configuration="ours",
-        ),
+        Claim(f"Different top-1 tokens among {len(fractions)} seeds of {name}", len(top_tokens), format=fixed(0)),
     ]
 
 

@@ -129,11 +129,11 @@ def claims(record: Record) -> Sequence[Claim]:
         within, between = shared_tokens(entry["sets"], num_ranked)
         statements += [
             Claim(f"Most top-1 tokens of one seed on {num_sets} input sets, {where}, {len(group['seeds'])} seeds", most,
-                  format=integer, configuration="ours"),
+                  format=integer),
             Claim(f"Of {num_ranked} most predicted tokens, shared by two input sets of one seed, {where}", within,
-                  format=fixed(2), configuration="ours"),
+                  format=fixed(2)),
             Claim(f"Of {num_ranked} most predicted tokens, shared by input sets of two seeds, {where}", between,
-                  format=fixed(2), configuration="ours"),
+                  format=fixed(2)),
         ]  # fmt: skip
     return statements
 

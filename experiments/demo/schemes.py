@@ -82,7 +82,6 @@ def claims(record: Record) -> Sequence[Claim]:
             _mean_cosine(probed),
             theory=probed["theory"]["inter_cosine_by_layer"][-1],
             format=fixed(3),
-            configuration="ours",
         )
         for probed in probing.probed_groups(record)
     ]

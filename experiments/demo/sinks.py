@@ -130,7 +130,6 @@ def claims(record: Record) -> Sequence[Claim]:
             _ratio(record),
             theory=_ratio_with_logits(record),
             format=fixed(1),
-            configuration="ours",
         ),
         *sink_growth.claims(record),
     ]

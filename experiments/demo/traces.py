@@ -131,13 +131,11 @@ def claims(record: Record) -> Sequence[Claim]:
             f"{len(record['settings']['seeds'])} seeds",
             min((pair["z"] for pair in _pairs(final, is_same=True) if pair["z"] is not None), default=None),
             format=fixed(1),
-            configuration="ours",
         ),
         Claim(
             "The same against the other seed's initialization, the larger",
             max((pair["z"] for pair in _pairs(final, is_same=False) if pair["z"] is not None), default=None),
             format=fixed(1),
-            configuration="ours",
         ),
     ]
 

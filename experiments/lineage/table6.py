@@ -153,7 +153,7 @@ def tables(record: Record) -> Sequence[Table]:
         f"Weights were held as {settings['dtype']}."
     )
     title = f"Suspects against {result['base']['file']}"
-    return [tabulate(title, ["suspect", "parameters"], rows, note, configuration="paper" if full else "other")]
+    return [tabulate(title, ["suspect", "parameters"], rows, note)]
 
 
 def headline(record: Record) -> str:

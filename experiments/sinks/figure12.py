@@ -56,7 +56,7 @@ def tables(record: Record) -> Sequence[Table]:
         "paper draws Figure 12 and prints no numbers: the baseline is high at every length, amplification lower, "
         "attenuation near zero. " + setting_note(record)
     )
-    return [tabulate("Sink rate by sequence length", ["attention", "steps"], rows, note, configuration="other")]
+    return [tabulate("Sink rate by sequence length", ["attention", "steps"], rows, note)]
 
 
 def panels(record: Record) -> Sequence[Panel]:
@@ -133,7 +133,7 @@ def perplexities(record: Record) -> Sequence[Table]:
         "scored on its own; ± across seeds. Perplexities of different tokenizers do not compare."
     )
     title, heads = "Perplexity with and without positional calibration", ["attention", "training tokens"]
-    return [tabulate(title, heads, rows, note, configuration="paper" if is_paper else "other")]
+    return [tabulate(title, heads, rows, note)]
 
 
 EXPERIMENTS = {

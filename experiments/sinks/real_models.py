@@ -212,8 +212,7 @@ def claims(record: Record) -> Sequence[Claim]:
     result = record["result"]
     protocol = result["protocol"]
     page_claims = [
-        Claim(f"Heads of {result['checkpoint']} that are sinks, T = {length}", rate, format=percent(1),
-              configuration="ours")
+        Claim(f"Heads of {result['checkpoint']} that are sinks, T = {length}", rate, format=percent(1))
         for length, rate in protocol["sink_rate"].items()
     ]  # fmt: skip
     by_keep = {entry["keep_sinks"]: entry["loss"] for entry in result["streaming"] if entry["window"] is not None}
@@ -221,7 +220,7 @@ def claims(record: Record) -> Sequence[Claim]:
     for keep, loss in by_keep.items():
         if full_loss is not None and loss is not None:
             words = f"Loss with a rolling cache and {keep} first tokens kept, less that with everything kept"
-            page_claims.append(Claim(words, loss - full_loss, format=fixed(3), configuration="ours"))
+            page_claims.append(Claim(words, loss - full_loss, format=fixed(3)))
     return page_claims
 
 

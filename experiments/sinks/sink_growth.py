@@ -240,7 +240,6 @@ def scheme_claims(record: Record) -> Sequence[Claim]:
             f"Schemes of {len(differences)} whose largest score differs from {SCHEMES[0]}'s (Holm, 5%)",
             float(sum(p <= LEVEL for _, p in differences.values())),
             format=integer,
-            configuration="ours",
         )
     ]
 

@@ -148,15 +148,9 @@ def claims(record: Record) -> Sequence[Claim]:
             f"{length} tokens",
             rate,
             format=percent(0),
-            configuration="ours",
         ),
         *(
-            Claim(
-                f"Heads for which position k is a sink: {words} ({size})",
-                mean(name),
-                format=percent(0),
-                configuration="ours",
-            )
+            Claim(f"Heads for which position k is a sink: {words} ({size})", mean(name), format=percent(0))
             for name, words in (
                 ("none", "as it is"),
                 ("mask", "token k sees itself alone"),

@@ -222,7 +222,7 @@ def claims(record: Record) -> Sequence[Claim]:
         rows = _rows(record, kind)
         if rows:
             entries.append((words, max(change(row, base) for row in rows), fixed(3)))
-    return [Claim(words, value, format=form, configuration="ours") for words, value, form in entries]
+    return [Claim(words, value, format=form) for words, value, form in entries]
 
 
 @where_attempted

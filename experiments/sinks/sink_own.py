@@ -163,7 +163,7 @@ def claims(record: Record) -> Sequence[Claim]:
             fixed(3),
         ),
     ]
-    return [Claim(words, value, format=form, configuration="ours") for words, value, form in entries]
+    return [Claim(words, value, format=form) for words, value, form in entries]
 
 
 def _variant(base: Entry) -> Entry:

@@ -210,9 +210,9 @@ def claims(record: Record) -> Sequence[Claim]:
     for kind in result["kinds"]:
         totals = summary(result, kind)
         page_claims.append(Claim(f"Positions at which some block makes a sink: {kind}, {size}", totals["positions"],
-                          format=percent(0), configuration="ours"))  # fmt: skip
+                          format=percent(0)))  # fmt: skip
         page_claims.append(Claim(f"Most later heads added by one block: {kind}, {size}", totals["largest"],
-                          format=fixed(2), configuration="ours"))  # fmt: skip
+                          format=fixed(2)))  # fmt: skip
     return page_claims
 
 

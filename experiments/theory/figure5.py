@@ -175,7 +175,7 @@ def tables(record: Record) -> Sequence[Table]:
     )
     return [
         tabulate("Cosine between inputs after the last block", ["stack"], last, about),
-        tabulate("The ReLU MLP₀ stack by block", ["block"], by_block, note, configuration="other"),
+        tabulate("The ReLU MLP₀ stack by block", ["block"], by_block, note),
     ]
 
 

@@ -145,7 +145,6 @@ def claims(record: Record) -> Sequence[Claim]:
             f"Largest relative error of a predicted gradient norm, less two standard errors (at most {LIMIT:.0%})",
             max(worst, 0.0),
             format=percent(1),
-            configuration="ours",
         )
     ]
 

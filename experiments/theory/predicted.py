@@ -315,7 +315,6 @@ def claims(record: Record) -> Sequence[Claim]:
             covered["inside"] / covered["measurements"],
             theory=rate,
             format=percent(1),
-            configuration="ours",
             key="of cosines inside theory's interval",
         )
     ]
@@ -331,7 +330,6 @@ def claims(record: Record) -> Sequence[Claim]:
                 max(nano),
                 theory=float(stats.norm.ppf((1 + rate) / 2)),
                 format=fixed(2),
-                configuration="ours",
             )
         )
     # A claim per test of fit.
@@ -346,7 +344,6 @@ def claims(record: Record) -> Sequence[Claim]:
                 float(np.mean(fractions)),
                 theory=fit["share_mean"],
                 format=percent(2),
-                configuration="ours",
             )
         )
     return page_claims

@@ -142,7 +142,7 @@ def tables(record: Record) -> Sequence[Table]:
             predicted: Cells = {"cosine": (outcome["theory"][index], outcome["theory_std"][index])}
             length = f"{group['seq_len']:,}" if index == 2 else "any"
             settings = [name, group["d_model"], group["num_inputs"], length, len(cosines)]
-            rows.append((settings, measured, paper, predicted, "paper" if is_published else "other"))
+            rows.append((settings, measured, paper, predicted))
     note = (
         "Cosine between the last-token states of different sequences, mean ± standard deviation over seeds; N "
         "sequences of T Gaussian vectors of std 0.02, ReLU MLPs of hidden width 4 D. Largest p: of Rayleigh's test, "
@@ -165,7 +165,6 @@ def claims(record: Record) -> Sequence[Claim]:
                 PRINTED[SETTINGS[index]] if is_published else None,
                 outcome["theory"][index],
                 format=fixed(3),
-                configuration="paper" if is_published else "other",
             )
         )
     return page_claims
