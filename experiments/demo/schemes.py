@@ -109,9 +109,8 @@ EXPERIMENT = Experiment(
     title="What an initialization scheme changes",
     paper="Initialization schemes",
     description=(
-        "One architecture with the same inputs and seeds, initialized by four named schemes. What preference and "
-        "contraction depend on is the mean of what the MLPs write, and a scheme sets it: larger weights make more of "
-        "it, and weights that sum to zero over the neurons remove most of it."
+        "One architecture with the same inputs and seeds, initialized by four named schemes: larger weights make more "
+        "of the mean of what the MLPs write, and weights that sum to zero over the neurons remove most of it."
     ),
     settings=settings.SCHEMES,
     cost={"laptop": "about a minute on two cores"},
