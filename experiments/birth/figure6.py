@@ -176,9 +176,8 @@ EXPERIMENT = Experiment(
     title="LayerNorm moves inputs to where GELU is asymmetric",
     paper="Figure 6, Finding 4.1",
     description=(
-        "GELU is nearly the odd line u/2 near zero. Behind a LayerNorm its inputs have standard deviation "
-        "0.02·√D, wide enough to meet the bend; on bare embeddings they are fifty times narrower and "
-        "contract almost nothing."
+        "GELU is nearly the odd line u/2 near zero. Behind a LayerNorm its inputs have standard deviation 0.02·√D, "
+        "wide enough to meet the bend; on bare embeddings they are fifty times narrower and contract almost nothing."
     ),
     settings=settings.FIGURE6,
     cost={"laptop": "half a minute on two cores", "paper": "minutes on two cores"},

@@ -174,10 +174,8 @@ TABLE2 = Experiment(
     title="The MLP contracts, attention alone does not",
     paper="Table 2, Findings 3.1 and 3.2",
     description=(
-        "The full model, its self-attention alone and its MLPs alone see the same Gaussian vectors in place "
-        "of embeddings, and the cosines between the last-token states of different sequences are averaged. "
-        "In a model without attention positions never meet, so one position gives exactly what any length "
-        "would."
+        "The full model, its self-attention alone and its MLPs alone see the same Gaussian vectors in place of "
+        "embeddings. Without attention positions never meet, so that one position gives exactly what any length would."
     ),
     settings=settings.MODULES,
     cost=COST,
@@ -236,10 +234,7 @@ FIGURE3 = Experiment(
     name="figure3",
     title="The MLP prefers some tokens, attention alone hardly any",
     paper="Figure 3, Finding 3.1",
-    description=(
-        "The initializations of Table 2, asked for their next token: the model of self-attention alone answers "
-        "nearly as evenly as chance, MLPs alone have preferences, and both together favor them most."
-    ),
+    description="The initializations of Table 2, asked for their next token.",
     settings=settings.MODULES,
     cost=COST,
     run=probing.run_groups,

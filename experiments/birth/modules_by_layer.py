@@ -73,9 +73,8 @@ FIGURE4 = Experiment(
     title="Every MLP block contracts further",
     paper="Figure 4",
     description=(
-        "Blocks of LayerNorm, MLP and residual without attention, on Gaussian inputs: the mean cosine "
-        "between different inputs rises from block to block, while its standard deviation from pair to pair "
-        "hardly does. No length enters, so this is the paper's own configuration at the cost of one position."
+        "Blocks of LayerNorm, MLP and residual without attention, on Gaussian inputs. No length enters, so that this "
+        "is the paper's own configuration at the cost of one position."
     ),
     settings=settings.FIGURE4,
     cost={"laptop": "27 s on two cores; shared with table2", "paper": "the same"},
@@ -150,9 +149,8 @@ FIGURE7 = Experiment(
     title="Attention amplifies what the MLP seeded",
     paper="Figure 7, Finding 3.2a",
     description=(
-        "The initializations of Table 2, layer by layer. Attention alone leaves different sequences orthogonal; "
-        "together with MLPs it contracts more than they do alone, although its own update has no preferred "
-        "direction."
+        "The initializations of Table 2, layer by layer: attention alone leaves different sequences orthogonal; "
+        "together with MLPs it contracts more than they do alone."
     ),
     settings=settings.MODULES,
     cost=COST,

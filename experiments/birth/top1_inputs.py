@@ -144,9 +144,7 @@ EXPERIMENT = Experiment(
     paper="Finding 1.3",
     description=(
         "Each initialization is probed on several independent sets of random tokens at several lengths. If the seed "
-        "decided one token, all would name it.\n\n"
-        "The most predicted tokens that two sets share say what a seed does decide: the direction of the contraction, "
-        "and with it the set of tokens that lie along it."
+        "decided one token, all would name it."
     ),
     settings=settings.TOP1_INPUTS,
     cost={

@@ -89,9 +89,8 @@ EXPERIMENT = Experiment(
     title="Positional calibration against attention sinks",
     paper="Figure 12",
     description=(
-        "The aggregated value of position i is multiplied by √i (amplification) or √(i/T) (attenuation) "
-        "during training, so that no position stands out at initialization. All models start from the same seeds "
-        "and see the same data in the same order."
+        "The aggregated value of position i is multiplied by √i (amplification) or √(i/T) (attenuation) during "
+        "training. All models start from the same seeds and see the same data in the same order."
     ),
     settings={
         "smoke": settings_of("smoke", FIGURE_12, bos_token=True),

@@ -175,9 +175,8 @@ EXPERIMENT = Experiment(
     title="Averaging amplifies a contraction more than another MLP does",
     paper="Table 3, Proposition 4",
     description=(
-        "One ReLU layer without norm and residual makes different inputs alike by 1/π. A second one takes "
-        "that to 0.494; averaging over T positions keeps what they share, divides the rest by T, and takes "
-        "it to T/(T + π − 1)."
+        "One ReLU layer without norm and residual makes different inputs alike by 1/π. A second one takes that to "
+        "0.494; averaging over T positions takes it to T/(T + π − 1)."
     ),
     settings=settings.TABLE3,
     cost={"laptop": "41 s on two cores", "paper": "an hour and a half on two busy cores"},
