@@ -12,13 +12,10 @@ from __future__ import annotations
 
 import functools
 import math
-import time
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
-from benchmarks.recorded import Findings, command
+from benchmarks.recorded import Findings, command, timed
 from benchmarks.tables import entries
 from bornbiased_jax.stats.bound import tail_bound
 from bornbiased_jax.stats.permutations import moments
@@ -45,12 +42,6 @@ def at_distance(noise_nn: np.ndarray, z: float) -> np.ndarray:
     return noise_nn + np.diag(np.full(size, t, noise_nn.dtype))
 
 
-def _cpu_seconds(work: Callable[[], Any]) -> tuple[Any, float]:
-    start = time.process_time()
-    result = work()
-    return result, time.process_time() - start
-
-
 def measure(widths: tuple[int, ...] = WIDTHS) -> Findings:
     """Measure the certified bound on permutation sums at every width and distance.
 
@@ -62,25 +53,22 @@ def measure(widths: tuple[int, ...] = WIDTHS) -> Findings:
         noise_nn = np.random.default_rng(0).standard_normal((size, size))
         for z in DISTANCES:
             scores_nn = at_distance(noise_nn, z)
-            plain, seconds = _cpu_seconds(lambda scores_nn=scores_nn: tail_bound(scores_nn, scale=False))
-            full, seconds_full = _cpu_seconds(
-                lambda scores_nn=scores_nn: tail_bound(scores_nn, top=len(scores_nn), scale=False)
-            )
-            scaled, seconds_scaled = _cpu_seconds(lambda scores_nn=scores_nn: tail_bound(scores_nn))
-            _, seconds_sort = _cpu_seconds(lambda scores_nn=scores_nn: np.sort(scores_nn, axis=1))
+            plain = timed(functools.partial(tail_bound, scores_nn, scale=False))
+            full = timed(functools.partial(tail_bound, scores_nn, top=size, scale=False))
+            scaled = timed(functools.partial(tail_bound, scores_nn))
             rows.append(
                 {
                     "width": size,
                     "z": z,
-                    "log10_p_bound": plain,
-                    "log10_p_bound_full": full,
-                    "log10_p_bound_scaled": scaled,
+                    "log10_p_bound": plain.result,
+                    "log10_p_bound_full": full.result,
+                    "log10_p_bound_scaled": scaled.result,
                     "log10_p_normal": log_normal_sf(z) / LN10,
                     "log10_floor": -math.lgamma(size + 1) / LN10,
-                    "cpu_s": seconds,
-                    "cpu_s_full": seconds_full,
-                    "cpu_s_scaled": seconds_scaled,
-                    "cpu_s_sort": seconds_sort,
+                    "cpu_s": plain.cpu_s,
+                    "cpu_s_full": full.cpu_s,
+                    "cpu_s_scaled": scaled.cpu_s,
+                    "cpu_s_sort": timed(functools.partial(np.sort, scores_nn, axis=1)).cpu_s,
                 }
             )
     return {"rows": rows}

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -78,9 +77,14 @@ def write_suspect(base: Path, suspect: Path, kind: str) -> None:
     io.write_json(suspect / "model.safetensors.index.json", {"metadata": {}, "weight_map": table})
 
 
-def benchmark(sizes: dict[str, int], folder: Path, *, layers: int) -> Findings:
-    """Write the models, and compare the base with each suspect."""
-    cfg, base, suspect = preset("llama-tiny", num_layers=layers, **sizes), folder / "base", folder / "suspect"
+def measure(folder: Path, layers: int = LAYERS) -> Findings:
+    """Measure how long two folders of 7B shape take to a document.
+
+    Args:
+        folder: For the models.
+        layers: Blocks, 0.8 gigabytes of disk each.
+    """
+    cfg, base, suspect = preset("llama-tiny", num_layers=layers, **SIZES), folder / "base", folder / "suspect"
     progress.note("writing the base")
     write_model(base, cfg, 0)
     suspects = {}
@@ -97,23 +101,12 @@ def benchmark(sizes: dict[str, int], folder: Path, *, layers: int) -> Findings:
     is_within = all(row["wall_s"] <= GOAL_SECONDS for row in suspects.values())
     return {
         "layers": layers,
-        "sizes": sizes,
+        "sizes": SIZES,
         "base_bytes": num_bytes,
         "suspects": suspects,
         "goal_seconds": GOAL_SECONDS,
         "within": is_within,
     }
-
-
-def measure(layers: int = LAYERS, folder: str | None = None) -> Findings:
-    """Measure how long two folders of 7B shape take to a document.
-
-    Args:
-        layers: Blocks, 0.8 gigabytes of disk each.
-        folder: Where the models are written; a temporary folder unless given.
-    """
-    with tempfile.TemporaryDirectory(dir=folder) as place:
-        return benchmark(SIZES, Path(place), layers=layers)
 
 
 tables = functools.partial(

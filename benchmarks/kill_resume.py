@@ -17,7 +17,6 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -95,31 +94,30 @@ def losses(out: Path) -> list[tuple[int, list[float]]]:
     return [(line["step"], line["loss"]) for line in read_metrics(out)]
 
 
-def measure(kills: int = 20, steps: int = 400, seed: int = 0) -> Findings:
+def measure(folder: Path, kills: int = 20, steps: int = 400, seed: int = 0) -> Findings:
     """Kill a pretraining run again and again, and compare it with one that was not.
 
     Args:
+        folder: For both runs.
         kills: How often.
         steps: Of the run.
         seed: Of the random moments.
     """
     chance = random.Random(seed)
     during_writes = []
-    with tempfile.TemporaryDirectory() as folder:
-        calm, killed = Path(folder) / "calm", Path(folder) / "killed"
-        expected = finish(calm, steps)
-        for number in range(kills):
-            during_write = number % 2 == 1
-            after = chance.randint(0, max(1, 2 * (steps - lines(killed)) // (kills - number + 1)))
-            if kill_once(killed, steps, after, during_write):
-                during_writes.append(during_write)
-        summary = finish(killed, steps)
-        are_losses_equal = losses(calm) == losses(killed)
+    calm, killed = folder / "calm", folder / "killed"
+    expected = finish(calm, steps)
+    for number in range(kills):
+        during_write = number % 2 == 1
+        after = chance.randint(0, max(1, 2 * (steps - lines(killed)) // (kills - number + 1)))
+        if kill_once(killed, steps, after, during_write):
+            during_writes.append(during_write)
+    summary = finish(killed, steps)
     return {
         "kills": len(during_writes),
         "kills_during_a_write": sum(during_writes),
         "steps": steps,
-        "losses_equal": are_losses_equal,
+        "losses_equal": losses(calm) == losses(killed),
         "digests_equal": expected["digests"] == summary["digests"],
         "digests": summary["digests"],
     }

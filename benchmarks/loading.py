@@ -9,7 +9,6 @@ Those that can read a model block by block run again with --stream, and their re
 from __future__ import annotations
 
 import functools
-import tempfile
 from pathlib import Path
 
 from benchmarks.child import run_child
@@ -44,10 +43,11 @@ def calls(checkpoint: str, text: str, folder: Path) -> dict[str, list[str]]:
     return commands | {f"{name}{STREAM}": [*commands[name], *stream_options] for name in STREAMED}
 
 
-def measure(checkpoint: str, text: str, command: tuple[str, ...] = ()) -> Findings:
+def measure(folder: Path, checkpoint: str, text: str, command: tuple[str, ...] = ()) -> Findings:
     """Measure the most memory of each command that reads a checkpoint for inference.
 
     Args:
+        folder: For what commands write.
         checkpoint: The model.
         text: A text file, for commands that read one.
         command: Only these, separated by commas.
@@ -56,13 +56,12 @@ def measure(checkpoint: str, text: str, command: tuple[str, ...] = ()) -> Findin
     limit = FACTOR * weights + CONSTANT
     resources: Findings = {}
     results: Findings = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for name, words in calls(checkpoint, text, Path(folder)).items():
-            if not command or name in command:
-                child = run_child("bornbiased_jax", [*name.removesuffix(STREAM).split(), *words])
-                # Of a fingerprint the digest of its file is a part.
-                results[name] = child.pop("result")
-                resources[name] = {**child, "over_weights": child["peak_bytes"] / weights}
+    for name, words in calls(checkpoint, text, folder).items():
+        if not command or name in command:
+            child = run_child("bornbiased_jax", [*name.removesuffix(STREAM).split(), *words])
+            # Of a fingerprint the digest of its file is a part.
+            results[name] = child.pop("result")
+            resources[name] = {**child, "over_weights": child["peak_bytes"] / weights}
     return {
         "model": Path(checkpoint).name,
         "weights_bytes": weights,

@@ -156,11 +156,18 @@ def score(peers: Path, pairs: Sequence[tuple[Path, Path]], folder: Path) -> Entr
     return scored
 
 
-def benchmark(settings: Entry, peers: Path, folder: Path) -> Findings:
-    """Write the disputes of an experiment's settings, have them scored, and summarize as the experiment does."""
+def measure(folder: Path, peers: str, scale: str = "laptop") -> Findings:
+    """Score the pairs of the experiment ``disputes`` with Provenance Kit and weightscope, summarized as there.
+
+    Args:
+        folder: For the models.
+        peers: Folder of the programs of an environment in which both tools are installed.
+        scale: Of the experiment's settings.
+    """
+    settings = disputes.EXPERIMENT.settings[scale]
     pairs = write_disputes(settings, folder)
     progress.note(f"scoring {len(pairs):,} pairs")
-    scored = score(peers, [(base, suspect) for _, base, suspect in pairs], folder)
+    scored = score(Path(peers), [(base, suspect) for _, base, suspect in pairs], folder)
     rows: list[Entry] = [
         {**pair._asdict(), "scores": {name: entry["score"] for name, entry in row.items()}, "decisions": row}
         for (pair, _, _), row in zip(pairs, scored["rows"], strict=True)
@@ -193,18 +200,6 @@ def _called_related(name: str, rows: Sequence[Entry]) -> list[Findings]:
         return sum(row["decisions"][name]["decision"] in RELATED[name] for row in of_kind)
 
     return [{"kind": kind, "guilty": count(kind, True), "innocent": count(kind, False)} for kind in KINDS]
-
-
-def measure(peers: str, scale: str = "laptop", folder: str | None = None) -> Findings:
-    """Score the pairs of the experiment ``disputes`` with Provenance Kit and weightscope.
-
-    Args:
-        peers: Folder of the programs of an environment in which both tools are installed.
-        scale: Of the experiment's settings.
-        folder: Where models are written; a temporary folder unless given.
-    """
-    with tempfile.TemporaryDirectory(dir=folder) as place:
-        return benchmark(disputes.EXPERIMENT.settings[scale], Path(peers), Path(place))
 
 
 def tables(record: BenchmarkRecord) -> list[Table]:

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.matmul import matmul_rate
-from benchmarks.recorded import Findings, command, median_and_range
+from benchmarks.recorded import Findings, command, median_and_range, versions
 from benchmarks.tables import BenchmarkRecord, entries
 from bornbiased_jax import hardware
 from bornbiased_jax.checkpoints import export_hugging_face
@@ -236,10 +236,6 @@ def tables(record: BenchmarkRecord) -> list[Table]:
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> Findings:
-    """Measure and print; return the record."""
-    import torch
-    import transformers
-
-    versions = {"torch": torch.__version__, "transformers": transformers.__version__}
-    return command(measure, arguments, seeds=[SEED], precision="float32 highest", **versions)
+main = functools.partial(
+    command, measure, about=lambda **_: versions("torch", "transformers"), seeds=[SEED], precision="float32 highest"
+)

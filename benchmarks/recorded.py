@@ -8,11 +8,13 @@ import inspect
 import json
 import re
 import statistics
+import tempfile
 import time
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bornbiased_jax import io
 from bornbiased_jax.code import code_digest
@@ -53,11 +55,24 @@ def run(work: Callable[[], Findings], path: Path | str | None, **facts: object) 
     return record
 
 
-def seconds(work: Callable[[], object]) -> float:
-    """Return the wall time of work."""
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
+class Timed(NamedTuple):
+    """What work gave, its seconds on the wall, and those of processors over all threads: other work changes few."""
+
+    result: Any
+    wall_s: float
+    cpu_s: float
+
+
+def timed(work: Callable[[], object]) -> Timed:
+    """Do work and time it."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    result = work()
+    return Timed(result, time.perf_counter() - wall, time.process_time() - cpu)
+
+
+def versions(*names: str) -> dict[str, str]:
+    """Return the versions of installed distributions, as facts for :func:`run`."""
+    return {name: metadata.version(name) for name in names}
 
 
 def command(
@@ -69,7 +84,8 @@ def command(
     """Run a benchmark from the command line: its function's parameters are the options, ``--json`` writes a record.
 
     An option has the parameter's name, type and default; its help is the parameter's line under "Args". A tuple is
-    given with commas, a parameter without a default must be given.
+    given with commas, a parameter without a default must be given. A parameter ``folder: Path`` is a temporary folder,
+    which ``--folder`` says where to put.
 
     Args:
         work: gives the findings, as of :func:`run`.
@@ -82,16 +98,23 @@ def command(
     parser = argparse.ArgumentParser(description=text.splitlines()[0])
     for name, parameter in inspect.signature(work).parameters.items():
         flag, line = "--" + name.replace("_", "-"), help_by_name.get(name)
-        if types[name] is bool:
-            parser.add_argument(flag, action="store_true", help=line)
+        if types[name] is Path:
+            parser.add_argument(flag, help="Where files are written; a temporary folder unless given.")
             continue
         is_required = parameter.default is parameter.empty
         default = None if is_required else parameter.default
-        parser.add_argument(flag, type=_parser(types[name]), required=is_required, default=default, help=line)
+        kind, choices = types[name], None
+        if typing.get_origin(kind) is typing.Literal:
+            kind, choices = str, typing.get_args(kind)
+        parser.add_argument(flag, type=_parser(kind), choices=choices, required=is_required, default=default, help=line)
     parser.add_argument("--json", help="Where the record goes.")
     options = vars(parser.parse_args(arguments))
     path = options.pop("json")
-    return run(functools.partial(work, **options), path, **facts, **(about(**options) if about else {}))
+    facts |= about(**options) if about else {}
+    if types.get("folder") is not Path:
+        return run(functools.partial(work, **options), path, **facts)
+    with tempfile.TemporaryDirectory(dir=options.pop("folder")) as folder:
+        return run(functools.partial(work, Path(folder), **options), path, **facts)
 
 
 def _parser(kind: object) -> Callable[[str], Any]:

@@ -20,15 +20,12 @@ import json
 import os
 import runpy
 import sys
-import tempfile
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from benchmarks.recorded import Findings, command
+from benchmarks.recorded import Findings, command, timed
 from benchmarks.streamed import SIZES
 from benchmarks.tables import BenchmarkRecord, entries, facts
 from bornbiased_jax import progress
@@ -41,6 +38,8 @@ from bornbiased_jax.lineage.sketches import quantize
 from bornbiased_jax.report.tables import Table
 
 LAYERS, BASES, RELATED = 32, 1000, 10
+# The tables' rows leave nothing in a fingerprint.
+FEW_TOKENS = {**SIZES, "vocab_size": 1000}
 GUIDE = Path(__file__).resolve().parents[1] / "docs" / "guides" / "run_peers.py"
 GOALS = {"screen": 1.0, "full": 30.0, "scan": 180.0}
 # Noise in a relative's sketches, in units of their own entries.
@@ -112,56 +111,52 @@ def relative(model: Fingerprint, seed: int) -> Fingerprint:
     return changed(model, noisy, f"relative {seed}")
 
 
-def timed(work: Callable[[], object]) -> dict[str, float]:
-    """Return seconds on the wall, and of processors over all threads, which other work changes little."""
-    start, before = time.perf_counter(), os.times()
-    work()
-    after = os.times()
-    return {
-        "wall_s": time.perf_counter() - start,
-        "cpu_s": after.user - before.user + after.system - before.system,
-    }
+def measure(folder: Path, bases: int = BASES, peers: str | None = None) -> Findings:
+    """Measure screening, comparing and scanning of stored fingerprints of 7B shape.
 
-
-def benchmark(sizes: dict[str, int], folder: Path, *, layers: int, bases: int, related: int) -> dict[str, Any]:
-    """Draw the fingerprints; time the screen, comparisons and the scan of a store."""
+    Args:
+        folder: For the store.
+        bases: Fingerprints in the store, 6 megabytes each.
+        peers: Folder with the program provenancekit, to be timed on a pair of small models.
+    """
     load = os.getloadavg()[0]
     progress.note("drawing fingerprints")
-    fields = ",".join(f"{name}={size}" for name, size in sizes.items())
-    template = deepened(fingerprint(f"seed:0@llama-tiny,num_layers=1,{fields}"), layers)
+    fields = ",".join(f"{name}={size}" for name, size in FEW_TOKENS.items())
+    template = deepened(fingerprint(f"seed:0@llama-tiny,num_layers=1,{fields}"), LAYERS)
     suspect, second = unrelated(template, 0), unrelated(template, 1)
     child = relative(suspect, 1)
     store = folder / "store"
     store.mkdir()
     save_fingerprint(folder / "suspect.fingerprint", suspect)
     for number in range(bases):
-        base = relative(suspect, number + 2) if number < related else unrelated(template, number + 2)
+        base = relative(suspect, number + 2) if number < RELATED else unrelated(template, number + 2)
         save_fingerprint(store / f"{number:04}.fingerprint", base)
     progress.note("comparing")
-    times = {
+    work = {
         "screen": timed(lambda: screening_z(suspect, second)),
         "unrelated": timed(lambda: compare_weights(suspect, second)),
         "full": timed(lambda: compare_weights(suspect, child)),
     }
     progress.note("scanning")
-    results = []
-    times["scan"] = timed(lambda: results.append(scan(str(folder / "suspect.fingerprint"), find_bases([str(store)]))))
-    return {
-        "layers": layers,
-        "sizes": sizes,
+    work["scan"] = timed(lambda: scan(str(folder / "suspect.fingerprint"), find_bases([str(store)])))
+    scanned = work["scan"].result
+    findings: Findings = {
+        "layers": LAYERS,
+        "sizes": FEW_TOKENS,
         "fingerprint_bytes": (folder / "suspect.fingerprint").stat().st_size,
         "bases": bases,
-        "related": related,
-        "tested": results[0].num_tested,
-        "found": sum(match.verdict == "same-lineage" for match in results[0].matches),
-        "seconds": times,
+        "related": RELATED,
+        "tested": scanned.num_tested,
+        "found": sum(match.verdict == "same-lineage" for match in scanned.matches),
+        "seconds": {name: {"wall_s": part.wall_s, "cpu_s": part.cpu_s} for name, part in work.items()},
         "load": [load, os.getloadavg()[0]],
         "goals": GOALS,
-        "within": {name: times[name]["wall_s"] < goal for name, goal in GOALS.items()},
+        "within": {name: work[name].wall_s < goal for name, goal in GOALS.items()},
     }
+    return findings if peers is None else findings | {"small_pair": compare_peer(Path(peers), folder)}
 
 
-def compare_peer(peers: Path, folder: Path) -> dict[str, Any]:
+def compare_peer(peers: Path, folder: Path) -> Findings:
     """Time ``provenancekit compare`` and ``seedprint``, each a process of its own, on one unrelated pair.
 
     Args:
@@ -182,24 +177,10 @@ def compare_peer(peers: Path, folder: Path) -> dict[str, Any]:
         decisions["seedprint"] = json.loads(path.read_text())["verdict"]
 
     return {
-        "peer_s": timed(peer)["wall_s"],
-        "seedprint_s": timed(seedprint)["wall_s"],
+        "peer_s": timed(peer).wall_s,
+        "seedprint_s": timed(seedprint).wall_s,
         "decisions": decisions,
     }
-
-
-def measure(bases: int = BASES, folder: str | None = None, peers: str | None = None) -> Findings:
-    """Measure screening, comparing and scanning of stored fingerprints of 7B shape.
-
-    Args:
-        bases: Fingerprints in the store, 6 megabytes each.
-        folder: Where the store is written; a temporary folder unless given.
-        peers: Folder with the program provenancekit, to be timed on a pair of small models.
-    """
-    sizes = {**SIZES, "vocab_size": 1000}  # the tables' rows leave nothing in a fingerprint
-    with tempfile.TemporaryDirectory(dir=folder) as place:
-        findings = benchmark(sizes, Path(place), layers=LAYERS, bases=bases, related=RELATED)
-        return findings if peers is None else findings | {"small_pair": compare_peer(Path(peers), Path(place))}
 
 
 def tables(record: BenchmarkRecord) -> list[Table]:

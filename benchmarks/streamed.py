@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import functools
 import statistics
-import tempfile
-import time
 from pathlib import Path
 
 import ml_dtypes
@@ -23,7 +21,7 @@ from safetensors.numpy import save_file
 
 from benchmarks.child import run_child
 from benchmarks.matmul import matmul_rate
-from benchmarks.recorded import Findings, command
+from benchmarks.recorded import Findings, command, timed
 from benchmarks.tables import facts
 from bornbiased_jax import io, progress
 from bornbiased_jax.checkpoints import open_checkpoint
@@ -78,17 +76,22 @@ def time_pass(folder: str, num_inputs: int, length: int) -> Findings:
     inputs = random_tokens(num_inputs, length, cfg.vocab_size, 0)
     rows = min(num_inputs, max(1, BATCH_TOKENS_CPU // length)) * length
     rates = [matmul_rate(cfg, rows)]
-    start = time.perf_counter()
-    last_outputs(cfg, opened.weights, inputs)
-    seconds = time.perf_counter() - start
+    seconds = timed(lambda: last_outputs(cfg, opened.weights, inputs)).wall_s
     rates.append(matmul_rate(cfg, rows))
     opened.close()
     return {"seconds": seconds, "product_rates": rates}
 
 
-def benchmark(sizes: dict[str, int], folder: Path, *, num_inputs: int, length: int, layers: int) -> Findings:
-    """Write the model, stream it by the command and by itself, and compare both."""
-    cfg = preset("llama-tiny", num_layers=layers, **sizes)
+def measure(folder: Path, layers: int = LAYERS, num_inputs: int = NUM_INPUTS, length: int = LENGTH) -> Findings:
+    """Measure a fingerprint of a model of 7B shape that is read block by block.
+
+    Args:
+        folder: For the model.
+        layers: Blocks, half a gigabyte of disk each.
+        num_inputs: Sequences.
+        length: Tokens in a sequence.
+    """
+    cfg = preset("llama-tiny", num_layers=layers, **SIZES)
     model = folder / "model"
     progress.note("writing the model")
     write_model(model, cfg, 0)
@@ -110,7 +113,7 @@ def benchmark(sizes: dict[str, int], folder: Path, *, num_inputs: int, length: i
         "num_inputs": num_inputs,
         "length": length,
         "layers": layers,
-        "sizes": sizes,
+        "sizes": SIZES,
         "weights_bytes": weights_bytes(cfg),
         "command": process,
         "pass": {**timing, "needed_gflop": needed / 1e9, "gflops": rate / 1e9, "load": timed["load"]},
@@ -124,21 +127,6 @@ def benchmark(sizes: dict[str, int], folder: Path, *, num_inputs: int, length: i
         "goal_bytes": GOAL_BYTES,
         "within": {"memory": process["peak_bytes"] < GOAL_BYTES, "rate": rate / products >= GOAL},
     }
-
-
-def measure(
-    layers: int = LAYERS, num_inputs: int = NUM_INPUTS, length: int = LENGTH, folder: str | None = None
-) -> Findings:
-    """Measure a fingerprint of a model of 7B shape that is read block by block.
-
-    Args:
-        layers: Blocks, half a gigabyte of disk each.
-        num_inputs: Sequences.
-        length: Tokens in a sequence.
-        folder: Where the model is written; a temporary folder unless given.
-    """
-    with tempfile.TemporaryDirectory(dir=folder) as place:
-        return benchmark(SIZES, Path(place), num_inputs=num_inputs, length=length, layers=layers)
 
 
 tables = functools.partial(

@@ -17,14 +17,14 @@ from __future__ import annotations
 
 import functools
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.matmul import matmul_rate
-from benchmarks.recorded import Findings, command, median_and_range, seconds
+from benchmarks.recorded import Findings, command, median_and_range, timed, versions
 from benchmarks.tables import facts
 from bornbiased_jax import hardware
 from bornbiased_jax.checkpoints import open_checkpoint
@@ -139,7 +139,7 @@ def best_batch(run: Callable[[int], object], sizes: tuple[int, ...], repeats: in
     least = {}
     for size in sizes:
         run(size)
-        least[size] = min(seconds(functools.partial(run, size)) for _ in range(repeats))
+        least[size] = min(timed(functools.partial(run, size)).wall_s for _ in range(repeats))
     return min(least, key=least.__getitem__)
 
 
@@ -185,11 +185,11 @@ def measure(
     # Sweep, loop and sweep with equal work take turns, so that other load hits all three.
     jax_s, torch_s, equal_s, rates = [], [], [], []
     for _ in range(pairs):
-        jax_s.append(seconds(lambda: ours(plain, inputs, jax_batch, seeds)))
+        jax_s.append(timed(lambda: ours(plain, inputs, jax_batch, seeds)).wall_s)
         # The machine's own rate in the same seconds: it moves with what else the host is doing.
         rates.append(matmul_rate(cfg, jax_batch * length))
-        torch_s.append(seconds(lambda: run_torch(cfg, tokens_NT, torch_batch, seeds, device)))
-        equal_s.append(seconds(lambda: ours(equal, inputs, jax_batch, seeds)))
+        torch_s.append(timed(lambda: run_torch(cfg, tokens_NT, torch_batch, seeds, device)).wall_s)
+        equal_s.append(timed(lambda: ours(equal, inputs, jax_batch, seeds)).wall_s)
     operations = seeds * sequences * needed_operations(cfg, length)
     # Ratios within a turn.
     fractions = [operations / time / rate for time, rate in zip(jax_s, rates, strict=True)]
@@ -231,11 +231,9 @@ tables = functools.partial(
 )
 
 
-def main(arguments: Sequence[str] | None = None) -> Findings:
-    """Measure and print; return the record."""
-    import torch
-
-    def about(model: str, seeds: int, **_: object) -> dict[str, object]:
-        return {"config": config_of(model), "seeds": range(seeds)}
-
-    return command(measure, arguments, about, precision="float32 highest", torch=torch.__version__)
+main = functools.partial(
+    command,
+    measure,
+    about=lambda model, seeds, **_: {"config": config_of(model), "seeds": range(seeds), **versions("torch")},
+    precision="float32 highest",
+)

@@ -10,17 +10,16 @@ in the same type, measured before and after each turn of steps.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
 from benchmarks.matmul import ProductShape, linear_shapes, rate_of
 from benchmarks.pretrain_vs_torch import JaxLoop, seconds
-from benchmarks.recorded import Findings, median_and_range, run
+from benchmarks.recorded import Findings, command, median_and_range
 from benchmarks.tables import facts
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.training import PretrainConfig
@@ -45,8 +44,34 @@ def products(cfg: ModelConfig, rows: int) -> Counter[ProductShape]:
     return counts
 
 
-def measure(config: PretrainConfig, *, turns: int, steps: int) -> Findings:
-    """Time turns of ``steps`` steps of the compiled step, between two measurements of the products' rate each."""
+def measure(
+    model: str = "llama-tiny",
+    context: int = 128,
+    batch_size: int = 16,
+    dtype: Literal["float32", "bfloat16"] = "float32",
+    seeds: int = 1,
+    turns: int = 5,
+    steps: int = 8,
+    goal: float | None = None,
+) -> Findings:
+    """Measure training as a fraction of the rate at which this machine multiplies the step's own matrices.
+
+    Turns of the compiled step are timed, each between two measurements of the products' rate.
+
+    Args:
+        model: A preset.
+        context: Tokens of a sequence.
+        batch_size: Sequences of a step.
+        dtype: Type of activations.
+        seeds: Trained at once.
+        turns: How often both are measured.
+        steps: Of a turn.
+        goal: Fraction to be reached, kept in the record next to what was.
+    """
+    config = PretrainConfig(
+        model=preset(model), data="none", out="none", seeds=tuple(range(seeds)),
+        context=context, batch_size=batch_size, dtype=dtype,
+    )  # fmt: skip
     cfg, rows = config.model, config.micro_batch * config.context
     shape = (steps, config.batch_size, config.context + 1)
     tokens = np.random.default_rng(0).integers(0, cfg.vocab_size, shape, dtype=np.int32)
@@ -74,6 +99,7 @@ def measure(config: PretrainConfig, *, turns: int, steps: int) -> Findings:
         "needed_tflops": needed / statistics.median(wall_times) / 1e12,
         "products_tflops_median": statistics.median(rates) / 1e12,
         **median_and_range("share_of_products_rate", fractions),
+        "goal": goal,
     }
 
 
@@ -89,26 +115,8 @@ tables = functools.partial(
 )
 
 
-def main(arguments: Sequence[str] | None = None) -> Findings:
-    """Measure and print; return the record."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--model", default="llama-tiny")
-    parser.add_argument("--context", type=int, default=128)
-    parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--accumulation", type=int, default=1)
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--remat", action="store_true")
-    parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--goal", type=float, help="Fraction to be reached, kept in the record next to what was.")
-    parser.add_argument("--json")
-    options = parser.parse_args(arguments)
-    fields = {name: getattr(options, name) for name in ("context", "batch_size", "accumulation", "dtype", "remat")}
-    seeds = tuple(range(options.seeds))
-    config = PretrainConfig(model=preset(options.model), data="none", out="none", seeds=seeds, **fields)
-
-    def work() -> Findings:
-        return measure(config, turns=options.turns, steps=options.steps) | {"goal": options.goal}
-
-    return run(work, options.json, config=config.to_dict(), seeds=seeds, precision=options.dtype)
+main = functools.partial(
+    command,
+    measure,
+    about=lambda seeds, dtype, **_: {"seeds": range(seeds), "precision": dtype},
+)

@@ -14,16 +14,12 @@ from __future__ import annotations
 import functools
 import os
 import statistics
-import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from benchmarks.child import run_child
-from benchmarks.recorded import Findings, command
+from benchmarks.recorded import Findings, command, timed
 from benchmarks.streamed import SIZES, write_model
 from benchmarks.tables import facts
 from bornbiased_jax import progress
@@ -40,24 +36,22 @@ LAYERS, FULL_DEPTH, ROUNDS = 2, 32, 3
 GOAL, GOAL_BYTES = 2.0, 2e9
 
 
-def read_and_upcast(folder: Path) -> float:
-    """Read every tensor of a directory and turn it into float32, one at a time; return the seconds."""
-    start = time.perf_counter()
+def read_and_upcast(folder: Path) -> None:
+    """Read every tensor of a directory and turn it into float32, one at a time."""
     source = locate_tensors(folder, choose_weights(folder))
     for name in source.shapes:
         source.read(name).astype(np.float32)
-    return time.perf_counter() - start
 
 
-def _seconds(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
+def measure(folder: Path, layers: int = LAYERS, rounds: int = ROUNDS) -> Findings:
+    """Measure a fingerprint of the weights of a model of 7B shape against reading the same files.
 
-
-def benchmark(sizes: dict[str, int], folder: Path, *, layers: int = LAYERS, rounds: int = ROUNDS) -> dict[str, Any]:
-    """Write the model, time both in turn, and take the memory of the command."""
-    cfg, model = preset("llama-tiny", num_layers=layers, **sizes), folder / "model"
+    Args:
+        folder: For the model.
+        layers: Blocks, 0.4 gigabytes of disk each.
+        rounds: Times that both are timed.
+    """
+    cfg, model = preset("llama-tiny", num_layers=layers, **SIZES), folder / "model"
     progress.note("writing the model")
     write_model(model, cfg, 0)
     sketches = fingerprint(model)  # reads the files into the page cache
@@ -66,16 +60,16 @@ def benchmark(sizes: dict[str, int], folder: Path, *, layers: int = LAYERS, roun
     read_times, digest_times, sketch_times, total_times = [], [], [], []
     before = os.getloadavg()[0]
     for _ in range(rounds):
-        read_times.append(read_and_upcast(model))
-        digest_times.append(_seconds(lambda: weights_digests(source)))
-        sketch_times.append(_seconds(lambda: fingerprint(model, digests=digests)))
-        total_times.append(_seconds(lambda: fingerprint(model)))
+        read_times.append(timed(lambda: read_and_upcast(model)).wall_s)
+        digest_times.append(timed(lambda: weights_digests(source)).wall_s)
+        sketch_times.append(timed(lambda: fingerprint(model, digests=digests)).wall_s)
+        total_times.append(timed(lambda: fingerprint(model)).wall_s)
     load = [before, os.getloadavg()[0]]
     progress.note("the command, for its memory")
     words = ["fingerprint", str(model), "--out", str(folder / "a.fingerprint"), "--quiet"]
     process = run_child("bornbiased_jax", words)
     process.pop("result")
-    table_bytes = 2 * 4 * sizes["vocab_size"] * sizes["d_model"]
+    table_bytes = 2 * 4 * SIZES["vocab_size"] * SIZES["d_model"]
     block_bytes = sum(
         2 * int(np.prod(source.array_shape(role))) for role in source.roles if role.block == 1
     )  # in bfloat16
@@ -85,7 +79,7 @@ def benchmark(sizes: dict[str, int], folder: Path, *, layers: int = LAYERS, roun
     full_bytes = file_bytes + (FULL_DEPTH - layers) * block_bytes
     return {
         "layers": layers,
-        "sizes": sizes,
+        "sizes": SIZES,
         "file_bytes": file_bytes,
         "fingerprint_bytes": len(encode(sketches)),
         "read_seconds": read_times,
@@ -101,7 +95,7 @@ def benchmark(sizes: dict[str, int], folder: Path, *, layers: int = LAYERS, roun
         "full_depth": {
             "layers": FULL_DEPTH,
             "seconds_extrapolated": make_s * full_bytes / file_bytes,
-            "fingerprint_bytes": predicted_bytes(_at_depth(sizes), Settings()),
+            "fingerprint_bytes": predicted_bytes(_at_depth(), Settings()),
         },
         "goal": GOAL,
         "goal_bytes": GOAL_BYTES,
@@ -109,22 +103,10 @@ def benchmark(sizes: dict[str, int], folder: Path, *, layers: int = LAYERS, roun
     }
 
 
-def _at_depth(sizes: dict[str, int]) -> NativeRoles:
+def _at_depth() -> NativeRoles:
     """Open untrained weights of full depth, of which only the sizes are asked for."""
-    fields = [f"num_layers={FULL_DEPTH}", *(f"{name}={size}" for name, size in sizes.items())]
+    fields = [f"num_layers={FULL_DEPTH}", *(f"{name}={size}" for name, size in SIZES.items())]
     return NativeRoles(open_checkpoint(",".join(["seed:0@llama-tiny", *fields])))
-
-
-def measure(layers: int = LAYERS, rounds: int = ROUNDS, folder: str | None = None) -> Findings:
-    """Measure a fingerprint of the weights of a model of 7B shape against reading the same files.
-
-    Args:
-        layers: Blocks, 0.4 gigabytes of disk each.
-        rounds: Times that both are timed.
-        folder: Where the model is written; a temporary folder unless given.
-    """
-    with tempfile.TemporaryDirectory(dir=folder) as place:
-        return benchmark(SIZES, Path(place), layers=layers, rounds=rounds)
 
 
 tables = functools.partial(

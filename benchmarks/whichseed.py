@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import functools
 import statistics
-import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.child import run_child
-from benchmarks.recorded import Findings, command, median_and_range
+from benchmarks.recorded import Findings, command, median_and_range, timed
 from benchmarks.tables import facts
 from bornbiased_jax import hardware, keys
 from bornbiased_jax.config import preset
@@ -47,10 +45,8 @@ def search_rate() -> Findings:
 
     def seconds(call: Callable[[], jax.Array]) -> tuple[float, float]:
         call().block_until_ready()
-        wall, cpu = time.perf_counter(), time.process_time()
-        for _ in range(CHUNKS):
-            call().block_until_ready()
-        return (time.perf_counter() - wall) / CHUNKS, (time.process_time() - cpu) / CHUNKS
+        _, wall_s, cpu_s = timed(lambda: [call().block_until_ready() for _ in range(CHUNKS)])
+        return wall_s / CHUNKS, cpu_s / CHUNKS
 
     turns = [(seconds(lambda: correlate(seeds_S, suspect_N)), seconds(lambda: draw(key))) for _ in range(TURNS)]
     fractions = [draw[1] / searched[1] for searched, draw in turns]
@@ -92,15 +88,15 @@ def commands(folder: Path, num_seeds: int, steps: int) -> Findings:
     return searches
 
 
-def measure(num_seeds: int = NUM_SEEDS, steps: int = STEPS) -> Findings:
+def measure(folder: Path, num_seeds: int = NUM_SEEDS, steps: int = STEPS) -> Findings:
     """Find a trained llama-tiny among a million initializations, and measure the rate of the search.
 
     Args:
+        folder: For the models.
         num_seeds: Seeds that are searched.
         steps: Of training.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        searches = commands(Path(folder), num_seeds, steps)
+    searches = commands(folder, num_seeds, steps)
     sizes = {"model": MODEL, "steps": steps, "num_seeds": num_seeds}
     return {**sizes, **searches, "search": search_rate(), "goal_seconds": GOAL_SECONDS}
 

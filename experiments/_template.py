@@ -53,7 +53,7 @@ def tables(record: Record) -> Sequence[Table]:
 def claims(record: Record) -> Sequence[Claim]:
     """Return the rows of the page's first screen."""
     largest = max(row["share"] for row in record["result"]["seeds"])
-    return [Claim("Largest share of one token over seeds", largest, format=percent(2), configuration="ours")]
+    return [Claim("Largest share of one token over seeds", largest, format=percent(2))]
 
 
 EXPERIMENT = Experiment(

@@ -270,18 +270,14 @@ def _empty(_record: Record) -> Sequence[Any]:
     return ()
 
 
-def where_attempted(show: Callable[[Record], T]) -> Callable[[Record], T]:
+def _reason(record: Record) -> str:
+    """Say why a run found no model to measure, if so."""
+    return str(record["result"].get("reason", ""))
+
+
+def where_attempted(show: Callable[[Record], Sequence[T]]) -> Callable[[Record], Sequence[T]]:
     """Show nothing of a record whose run found no model to measure; its headline is the reason."""
-
-    @functools.wraps(show)
-    def rendered(record: Record) -> T:
-        result = record["result"]
-        if result["attempted"]:
-            return show(record)
-        empty: Any = result["reason"] if show.__name__ == "headline" else []
-        return empty
-
-    return rendered
+    return lambda record: show(record) if record["result"]["attempted"] else ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -306,7 +302,7 @@ class Experiment:
         claims: the rows of the page's first screen.
         tables: tables with what the paper printed next to what was measured.
         figures: figures.
-        headline: one sentence with its numbers for the top of the page, or "".
+        headline: one sentence for the top of the page: its numbers or, without a model to measure, the reason.
     """
 
     name: str
@@ -322,7 +318,7 @@ class Experiment:
     claims: Callable[[Record], Sequence[Claim]] = _empty
     tables: Callable[[Record], Sequence[Table]] = _empty
     figures: Callable[[Record], Sequence[Panel]] = _empty
-    headline: Callable[[Record], str] = lambda _record: ""
+    headline: Callable[[Record], str] = _reason
 
     def cost_at(self, scale: str) -> str:
         """Return the cost at a scale: seconds at smoke unless ``cost`` states it, "" where nothing is stated."""

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import matplotlib.figure
 
 from bornbiased_jax.report.numbers import Fixed, Format, significant
-
-Configuration = Literal["paper", "other", "ours"]
-"""Whose configuration a row has: the paper's own; another one for a number that the paper prints; or
-one without a counterpart in the paper."""
 
 Value = float | str | tuple[float, float] | None
 """A number, a text printed as it is, a mean with its standard deviation, or nothing."""
@@ -35,21 +31,17 @@ class Quantity:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One configuration and its values, each a mapping from the quantity's name.
-
-    Raises:
-        ValueError: a paper value stands in a row that has not the paper's configuration.
-    """
+    """One configuration and its values, each a mapping from the quantity's name; the paper's only for its own."""
 
     settings: Sequence[Any]
     measured: Mapping[str, Value]
     paper: Mapping[str, Value] = dataclasses.field(default_factory=dict)
     theory: Mapping[str, Value] = dataclasses.field(default_factory=dict)
-    configuration: Configuration = "other"
 
-    def __post_init__(self) -> None:
-        has_value = any(value is not None for value in self.paper.values())
-        _check_paper(self.configuration, has_value, self.settings)
+    @property
+    def is_printed(self) -> bool:
+        """True if the paper has a value of this configuration."""
+        return any(value is not None for value in self.paper.values())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +60,7 @@ class Table:
         ValueError: a row does not fit the heads.
 
     Example:
-        >>> row = Row([64], {"fraction": 0.0255}, paper={"fraction": 0.026}, configuration="paper")
+        >>> row = Row([64], {"fraction": 0.0255}, paper={"fraction": 0.026})
         >>> Table("Top-1 token", ["T"], [Quantity("fraction")], [row]).sources(Quantity("fraction"))
         ['paper', 'measured']
     """
@@ -90,6 +82,11 @@ class Table:
                     if name not in names:
                         raise ValueError(f"table {self.title!r} has no quantity {name!r}")
 
+    @property
+    def is_printed(self) -> bool:
+        """True if the paper has a value in any row: its other rows are of other configurations than the paper's."""
+        return any(row.is_printed for row in self.rows)
+
     def sources(self, quantity: Quantity) -> list[str]:
         """Return the sources that have a value of this quantity in any row, in the order of :data:`SOURCES`."""
         return [
@@ -105,14 +102,12 @@ def tabulate(
     rows: Sequence[tuple[Any, ...]],
     note: str = "",
     *,
-    configuration: Configuration = "ours",
     first_screen: bool = False,
 ) -> Table:
     """Make a :class:`Table` of rows that say themselves how their numbers are written.
 
-    A row is its settings and its cells, quantity -> (format, value) or a text; then, where there are any, paper, theory
-    and configuration as of :class:`Row`. ``configuration`` is that of rows without their own. Columns stand in the
-    order in which rows name them.
+    A row is its settings and its cells, quantity -> (format, value) or a text; then, where there are any, paper and
+    theory as of :class:`Row`. Columns stand in the order in which rows name them.
 
     Example:
         >>> from bornbiased_jax.report.numbers import fixed
@@ -127,7 +122,7 @@ def tabulate(
             has_format = isinstance(cell, tuple) and callable(cell[0])
             formats[name] = cell[0] if has_format else formats.get(name, str)
             measured[name] = cell[1] if has_format else cell
-        table_rows.append(Row(place, measured, *rest, *({}, {}, configuration)[len(rest) :]))
+        table_rows.append(Row(place, measured, *rest))
     columns = [Quantity(name, number_format) for name, number_format in formats.items()]
     return Table(title, settings, columns, table_rows, note, first_screen)
 
@@ -140,11 +135,7 @@ class Claim:
         statement: what is claimed, as a sentence or a noun phrase with its configuration.
         measured, paper, theory: the values.
         format: how the numbers are written.
-        configuration: as in :class:`Row`.
         key: a few words; if given, the measured value is one of the page's key numbers under these words.
-
-    Raises:
-        ValueError: a paper value stands next to a configuration that is not the paper's.
     """
 
     statement: str
@@ -152,11 +143,7 @@ class Claim:
     paper: Value = None
     theory: Value = None
     format: Format = significant(3)
-    configuration: Configuration = "other"
     key: str = ""
-
-    def __post_init__(self) -> None:
-        _check_paper(self.configuration, self.paper is not None, self.statement)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,8 +172,3 @@ def write(value: Value, number_format: Format) -> str:
             return f"{number_format(mean)} ± {number_format.deviation(mean, deviation)}"
         return f"{number_format(mean)} ± {number_format(deviation)}"
     return number_format(value)
-
-
-def _check_paper(configuration: str, has_value: bool, label: object) -> None:
-    if has_value and configuration != "paper":
-        raise ValueError(f"{label}: a value of the paper stands only next to the paper's own configuration")

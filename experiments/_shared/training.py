@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.experiments.base import Entry
 from bornbiased_jax.model.loss import loss_sum
@@ -54,9 +55,10 @@ def train_with_snapshots(
     *,
     on_snapshot: Callable[[int, list[Params]], None],
     interval: int,
-    advance: Callable[[int], None],
+    label: str,
+    quiet: bool,
 ) -> tuple[list[Params], float]:
-    """Train all seeds on the same data in the same order; nothing is written.
+    """Train all seeds on the same data in the same order, under a progress bar; nothing is written.
 
     Args:
         config: the run; ``out`` and ``data`` are not used.
@@ -65,7 +67,8 @@ def train_with_snapshots(
         on_snapshot: called with the step and every seed's weights, before the first step, every ``interval`` steps and
             at the end.
         interval: see above.
-        advance: called with 1 after each step.
+        label: of the progress bar.
+        quiet: show none.
 
     Returns:
         The weights of each seed, and the seconds that a step of one seed takes: those of the fastest stretch between
@@ -90,9 +93,10 @@ def train_with_snapshots(
             on_snapshot(number, weights(state))
             last, clock = number, time.perf_counter()
 
-    on_snapshot(0, weights(state))
-    clock = time.perf_counter()
-    state, _ = fit(state, step, token_batches(config, windows), [on_step])
+    with progress.bar(steps, label, unit="steps", quiet=quiet) as advance:
+        on_snapshot(0, weights(state))
+        clock = time.perf_counter()
+        state, _ = fit(state, step, token_batches(config, windows), [on_step])
     # The first stretch has the compilation in it.
     return weights(state), min(stretches[1:] or stretches) / len(config.seeds)
 
@@ -101,6 +105,12 @@ def held_out_rows(windows: Windows, count: int) -> np.ndarray:
     """Return the first windows of held-out text, at most ``count`` of them: [N, T + 1]."""
     rows_NT = np.concatenate(list(held_out(windows, count, batch_size=count)))
     return np.asarray(rows_NT[rows_NT[:, 0] >= 0])
+
+
+def mean_loss(cfg: ModelConfig, params: Params, rows_NT: jax.Array) -> jax.Array:
+    """Compute the mean next-token loss over rows [N, T], in nats per token: traced, all rows at once."""
+    total, count = loss_sum(cfg, params, rows_NT)
+    return total / count
 
 
 def loss_of(cfg: ModelConfig, params: Params, rows_NT: np.ndarray) -> float:

@@ -95,7 +95,6 @@ def tables(record: Record) -> Sequence[Table]:
                     "σ, block 1": variant["expected_std"],
                     "cosine, last block": variant["cosine_theory"][-1],
                 },
-                "paper" if is_paper_model else "other",
             )
         )
     note = (
@@ -167,7 +166,6 @@ def claims(record: Record) -> Sequence[Claim]:
                 (0.55 if variant["norm"] != "none" else 0.011) if is_paper else None,
                 variant["expected_std"],
                 format=fixed(3),
-                configuration="paper" if is_paper else "other",
             )
         )
     return page_claims
@@ -178,9 +176,8 @@ EXPERIMENT = Experiment(
     title="LayerNorm moves inputs to where GELU is asymmetric",
     paper="Figure 6, Finding 4.1",
     description=(
-        "GELU is nearly the odd line u/2 near zero. Behind a LayerNorm its inputs have standard deviation "
-        "0.02·√D, wide enough to meet the bend; on bare embeddings they are fifty times narrower and "
-        "contract almost nothing."
+        "GELU is nearly the odd line u/2 near zero. Behind a LayerNorm its inputs have standard deviation 0.02·√D, "
+        "wide enough to meet the bend; on bare embeddings they are fifty times narrower and contract almost nothing."
     ),
     settings=settings.FIGURE6,
     cost={"laptop": "half a minute on two cores", "paper": "minutes on two cores"},

@@ -131,7 +131,7 @@ def table2_tables(record: Record) -> Sequence[Table]:
             # Nothing but the sampling of pairs spreads a cosine whose mean is zero for every seed.
             std = theory["inter_cosine_final_std"] * math.sqrt(num_inputs * (num_inputs - 1) / 2)
             predicted |= {"std over pairs": std, "effective D": effective_dimension(0.0, std)}
-        rows.append((labels(group, row["seed"]), measured, paper, predicted, "paper" if is_published else "other"))
+        rows.append((labels(group, row["seed"]), measured, paper, predicted))
     return [
         tabulate(
             "Average cosine between last-token states after the final norm, by module",
@@ -164,7 +164,6 @@ def table2_claims(record: Record) -> Sequence[Claim]:
                 sum(values) / len(values),
                 PRINTED[name][0] if is_published else None,
                 probed["theory"]["inter_cosine_final"],
-                configuration="paper" if is_published else "other",
             )
         )
     return page_claims
@@ -175,10 +174,8 @@ TABLE2 = Experiment(
     title="The MLP contracts, attention alone does not",
     paper="Table 2, Findings 3.1 and 3.2",
     description=(
-        "The full model, its self-attention alone and its MLPs alone see the same Gaussian vectors in place "
-        "of embeddings, and the cosines between the last-token states of different sequences are averaged. "
-        "In a model without attention positions never meet, so one position gives exactly what any length "
-        "would."
+        "The full model, its self-attention alone and its MLPs alone see the same Gaussian vectors in place of "
+        "embeddings. Without attention positions never meet, so that one position gives exactly what any length would."
     ),
     settings=settings.MODULES,
     cost=COST,
@@ -237,10 +234,7 @@ FIGURE3 = Experiment(
     name="figure3",
     title="The MLP prefers some tokens, attention alone hardly any",
     paper="Figure 3, Finding 3.1",
-    description=(
-        "The initializations of Table 2, asked for their next token: the model of self-attention alone answers "
-        "nearly as evenly as chance, MLPs alone have preferences, and both together favor them most."
-    ),
+    description="The initializations of Table 2, asked for their next token.",
     settings=settings.MODULES,
     cost=COST,
     run=probing.run_groups,

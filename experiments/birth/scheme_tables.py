@@ -12,9 +12,8 @@ import numpy as np
 from scipy import optimize, stats
 
 from bornbiased_jax.experiments.base import Entry, Record
-from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, p_value, percent, significant
-from bornbiased_jax.report.tables import Cells, Claim, Panel, Table, tabulate
+from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
 from bornbiased_jax.stats.intervals import mean_interval
 from bornbiased_jax.stats.multiple import holm
 
@@ -225,13 +224,11 @@ def claims(record: Record) -> Sequence[Claim]:
             f"Cosines between sequences inside theory's 99% interval ({cells} cells of scheme and seed)",
             hits / cells,
             format=percent(1),
-            configuration="ours",
         ),
         Claim(
             f"Comparisons of schemes, of {len(comparisons)}, whose final loss differs (Holm, 5%)",
             float(sum(comparison.is_decided for comparison in comparisons)),
             format=integer,
-            configuration="ours",
         ),
     ]
     claims_by_statistic += [
@@ -240,7 +237,6 @@ def claims(record: Record) -> Sequence[Claim]:
             f"({'p' if comparison.is_decided else 'undecided, p'} = {comparison.adjusted_p:.2g} after Holm)",
             comparison.mean_by_step[-1],
             format=fixed(3),
-            configuration="ours",
         )
         for comparison in comparisons
         if comparison.row in LEAST_BIASED
@@ -248,11 +244,7 @@ def claims(record: Record) -> Sequence[Claim]:
     traces = [seed["z"] for row in result["rows"] for seed in row["by_seed"] if seed["z"] is not None]
     return [
         *claims_by_statistic,
-        Claim(
-            f"Smallest z of an initialization in its trained weights, {len(traces)} models",
-            min(traces),
-            configuration="ours",
-        ),
+        Claim(f"Smallest z of an initialization in its trained weights, {len(traces)} models", min(traces)),
     ]
 
 
@@ -266,36 +258,3 @@ def headline(record: Record) -> str:
         f"{record['result']['reference']}, {len(worse)} worse, and {len(comparisons) - len(better) - len(worse)} are "
         f"undecided with {len(record['settings']['seeds'])} seeds."
     )
-
-
-def panels(record: Record) -> Sequence[Panel]:
-    """Draw predicted against measured cosines, and the differences in loss with their intervals."""
-    result = record["result"]
-    figure, axes = figures.new(columns=2, width=9.6, height=5.2)
-    rows = [row for row in result["rows"] if row["predicted"]["cosine"] is not None]
-    cosines = [seed["cosine"] for row in rows for seed in row["by_seed"]]
-    predicted = [row["predicted"]["cosine"] for row in rows for _ in row["by_seed"]]
-    figures.predicted_against_measured(axes[0], {"scheme and seed": (predicted, cosines)})
-    figures.label(axes[0], title="Cosine between sequences")
-    # Differences of the last step, the best on top.
-    ordered = sorted(compare(result), key=lambda row: -row.mean_by_step[-1])
-    for place, comparison in enumerate(ordered):
-        color = figures.SERIES[1] if comparison.is_decided else figures.MEASURED
-        low, high = comparison.interval_by_step[-1]
-        axes[1].plot([low, high], [place, place], color=color, linewidth=1.4)
-        axes[1].plot([comparison.mean_by_step[-1]], [place], marker="o", color=color)
-    is_contrast = [comparison.base != result["reference"] for comparison in ordered]
-    labels = [
-        f"{comparison.row} − {comparison.base}" if contrast else comparison.row
-        for comparison, contrast in zip(ordered, is_contrast, strict=True)
-    ]
-    axes[1].set_yticks(range(len(ordered)), labels, fontsize=7.5)
-    axes[1].axvline(0.0, color=figures.MUTED, linewidth=0.9)
-    figures.label(
-        axes[1], f"nats, minus {result['reference']}", title=f"Held-out loss after {ordered[0].steps[-1]} steps"
-    )
-    caption = (
-        "Left: every scheme and seed before training. Right: paired differences with 95% intervals over seeds; orange: "
-        "significant after Holm's correction."
-    )
-    return [Panel(figure, caption)]

@@ -42,16 +42,21 @@ from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.experiments._shared.training import held_out_rows, in_memory, loss_of, train_with_snapshots
+from bornbiased_jax.experiments._shared.training import (
+    held_out_rows,
+    in_memory,
+    loss_of,
+    mean_loss,
+    train_with_snapshots,
+)
 from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, chunked
 from bornbiased_jax.experiments.birth import settings
-from bornbiased_jax.experiments.birth.scheme_tables import claims, headline, panels, tables
+from bornbiased_jax.experiments.birth.scheme_tables import claims, headline, tables
 from bornbiased_jax.experiments.lineage.sketched import sketch
 from bornbiased_jax.init import distribution
 from bornbiased_jax.lineage.battery import Options
 from bornbiased_jax.lineage.evidence import COORDINATES
 from bornbiased_jax.lineage.weights_verdict import single_verdict as verdict
-from bornbiased_jax.model.loss import loss_sum
 from bornbiased_jax.model.model import apply, head_path
 from bornbiased_jax.parameters import Params, flatten, parameter_table
 from bornbiased_jax.prediction import predict, predict_gradients
@@ -114,7 +119,8 @@ def compute(request: Entry, _sources: Entry, chunk: Chunk) -> Entry:
         data.train,
         on_snapshot=on_snapshot,
         interval=math.gcd(*settings["loss_steps"]),
-        advance=lambda _count: None,
+        label=name,
+        quiet=True,
     )
     starts = _starts(cfg, initial, settings)
     traces = _traces(cfg, initial, trained, settings["traced"])
@@ -166,13 +172,8 @@ def _entropy(cfg: ModelConfig, params: Params, tokens_NT: jax.Array) -> jax.Arra
 
 def _gradient_norms(cfg: ModelConfig, params: Params, tokens_BT1: jax.Array) -> jax.Array:
     """Compute the norm of the mean loss's gradient over the parameters of each block [L]."""
-
-    def mean_loss(params: Params) -> jax.Array:
-        total, count = loss_sum(cfg, params, tokens_BT1)
-        return total / count
-
-    table = parameter_table(cfg)
-    stacked = [leaf for path, leaf in flatten(jax.grad(mean_loss)(params)).items() if table[path].is_stacked]
+    table, gradient = parameter_table(cfg), jax.grad(mean_loss, argnums=1)(cfg, params, tokens_BT1)
+    stacked = [leaf for path, leaf in flatten(gradient).items() if table[path].is_stacked]
     return jnp.sqrt(sum(jnp.sum(jnp.square(leaf).reshape(cfg.num_layers, -1), axis=1) for leaf in stacked))
 
 
@@ -225,11 +226,9 @@ EXPERIMENT = Experiment(
     name="scheme_matrix",
     title="Initialization schemes, predicted, measured and trained",
     description=(
-        "Every named initialization scheme, and GPT-2's with one change each: how alike the states of different "
-        "sequences are and how often one token wins before training, the gradient norm of every block, and the "
-        "held-out loss of the first steps, paired by seed with GPT-2's scheme.\n\n"
-        "The analysis is stated in the module before any number; a difference that the seeds do not decide is said to "
-        "be undecided."
+        "Every named initialization scheme, and GPT-2's with one change each: how alike states are and how often one "
+        "token wins before training, gradient norms, and held-out losses of the first steps, paired by seed with "
+        "GPT-2's scheme."
     ),
     settings=settings.SCHEME_MATRIX,
     cost={
@@ -240,7 +239,6 @@ EXPERIMENT = Experiment(
     run=run,
     takes_data=SCALES,
     tables=tables,
-    figures=panels,
     claims=claims,
     headline=headline,
 )

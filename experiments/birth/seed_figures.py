@@ -120,7 +120,6 @@ def figure2_tables(record: Record) -> Sequence[Table]:
                 "many inputs, and an upper bound far out. Theory: mean ± standard deviation across seeds. The paper "
                 "draws Figure 2 for T = 1,024 and prints no numbers; its Table 2 prints 0.46 for Gaussian inputs."
             ),
-            configuration="other",
         )
     ]
 
@@ -229,8 +228,7 @@ FIGURE10 = Experiment(
     title="Hidden dimensions have preferences in every layer",
     paper="Figure 10, Finding 1 (extended)",
     description=(
-        "The same preference one step before the logits: which hidden dimension of the last-token state is the "
-        "largest, after every block and after the final norm."
+        "Which hidden dimension of the last-token state is the largest, after every block and after the final norm."
     ),
     settings=settings.FIGURE10,
     cost={"laptop": "shared with table1", "paper": "needs a GPU"},

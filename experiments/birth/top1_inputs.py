@@ -129,11 +129,11 @@ def claims(record: Record) -> Sequence[Claim]:
         within, between = shared_tokens(entry["sets"], num_ranked)
         statements += [
             Claim(f"Most top-1 tokens of one seed on {num_sets} input sets, {where}, {len(group['seeds'])} seeds", most,
-                  format=integer, configuration="ours"),
+                  format=integer),
             Claim(f"Of {num_ranked} most predicted tokens, shared by two input sets of one seed, {where}", within,
-                  format=fixed(2), configuration="ours"),
+                  format=fixed(2)),
             Claim(f"Of {num_ranked} most predicted tokens, shared by input sets of two seeds, {where}", between,
-                  format=fixed(2), configuration="ours"),
+                  format=fixed(2)),
         ]  # fmt: skip
     return statements
 
@@ -144,9 +144,7 @@ EXPERIMENT = Experiment(
     paper="Finding 1.3",
     description=(
         "Each initialization is probed on several independent sets of random tokens at several lengths. If the seed "
-        "decided one token, all would name it.\n\n"
-        "The most predicted tokens that two sets share say what a seed does decide: the direction of the contraction, "
-        "and with it the set of tokens that lie along it."
+        "decided one token, all would name it."
     ),
     settings=settings.TOP1_INPUTS,
     cost={

@@ -45,11 +45,8 @@ EXPERIMENT = Experiment(
     title="An untrained model prefers some tokens",
     paper="Table 1, Figures 1 and 2",
     description=(
-        "A model of the paper's size is initialized from a seed and reads random sequences; its prediction is the "
-        "token with the largest logit at the last position. Without a preference every token would be predicted about "
-        "as often as any other, and different inputs would end in unrelated states.\n\n"
-        "The number of inputs is a tenth of the paper's, so that two cores need a minute. Theory depends on the "
-        "architecture alone, not on the seed."
+        "A model of the paper's size reads random sequences; its prediction is the token with the largest logit at the "
+        "last position. The number of inputs is a tenth of the paper's, so that two cores need a minute."
     ),
     settings=settings.PREFERENCE,
     cost={"laptop": "about a minute on two cores"},

@@ -82,7 +82,6 @@ def claims(record: Record) -> Sequence[Claim]:
             _mean_cosine(probed),
             theory=probed["theory"]["inter_cosine_by_layer"][-1],
             format=fixed(3),
-            configuration="ours",
         )
         for probed in probing.probed_groups(record)
     ]
@@ -110,9 +109,8 @@ EXPERIMENT = Experiment(
     title="What an initialization scheme changes",
     paper="Initialization schemes",
     description=(
-        "One architecture with the same inputs and seeds, initialized by four named schemes. What preference and "
-        "contraction depend on is the mean of what the MLPs write, and a scheme sets it: larger weights make more of "
-        "it, and weights that sum to zero over the neurons remove most of it."
+        "One architecture with the same inputs and seeds, initialized by four named schemes: larger weights make more "
+        "of the mean of what the MLPs write, and weights that sum to zero over the neurons remove most of it."
     ),
     settings=settings.SCHEMES,
     cost={"laptop": "about a minute on two cores"},

@@ -357,15 +357,9 @@ EXPERIMENT = Experiment(
     title="False-positive rate and power of each lineage test",
     paper="Section 6.1, Algorithm 1",
     description=(
-        "Disjoint pairs of unrelated initializations, every test, both kinds of inputs, three architectures and two "
-        "initializations: a test at level 0.01 should reject for 1% of them. The permutation test on tokens "
-        "and the population test claim so and are checked together; the published nulls take a model's coordinates "
-        "as independent of one another and of the shared inputs: on shared vectors they do not hold between "
-        "initializations, on random tokens Algorithm 1 rejects for far fewer than 1% of initializations, and iclr for "
-        "about 1%.\n\n"
-        "Power stands next to each rate, because a test that never rejects is useless: how often an initialization is "
-        "found again in itself turned towards another initialization, at the same sizes. Power of a miscalibrated test "
-        "is not comparable: it always rejects."
+        "Disjoint pairs of unrelated initializations, every test, both kinds of inputs: a test at level 0.01 should "
+        "reject for 1% of them. The permutation test on tokens and the population test claim so and are checked "
+        "together. Power stands next to each rate; that of a miscalibrated test is not comparable."
     ),
     settings=settings.CALIBRATION,
     cost={

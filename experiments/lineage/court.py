@@ -428,10 +428,7 @@ EXPERIMENT = Experiment(
     description=(
         "Published tests of lineage and those of this package on the same unrelated pairs: models trained apart on the "
         "same text in one order or another, or on other text, initializations, and initializations against trained "
-        "models. The level that a test states (a p below 1% for 1% of them at most, a score below its threshold) is "
-        "compared with what is measured.\n\n"
-        "Whether a test finds descendants, and changed ones, is another question; a test that never rejects keeps "
-        "every level stated here."
+        "models. Power is another question."
     ),
     settings=settings.COURT,
     cost={"laptop": "see the record", "paper": "not measured: for a GPU"},

@@ -39,13 +39,13 @@ an exact one by the accusations of that kind, any other by calling at most 5% of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
 import numpy as np
 
 from bornbiased_jax.chunk_store import Chunk
-from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.derive.damage import Model
+from bornbiased_jax.experiments._shared.training import loss_of
 from bornbiased_jax.experiments.base import Context, Entry, Experiment, chunked, once_a_process
 from bornbiased_jax.experiments.lineage import descendants_tables, settings
 from bornbiased_jax.experiments.lineage.descendants_families import FREE, Families, Recipe, all_changes, make_families
@@ -60,7 +60,6 @@ from bornbiased_jax.experiments.lineage.descendants_readings import (
 )
 from bornbiased_jax.experiments.lineage.descendants_summary import fold_of, summarize
 from bornbiased_jax.experiments.lineage.unrelated_models import draw
-from bornbiased_jax.model.loss import loss_sum
 
 _MOST = 1e6
 
@@ -124,13 +123,9 @@ def compute(settings: Entry, sources: Entry, chunk: Chunk) -> Sequence[Entry]:
     return [{"loss": _loss(families, models), "rows": _rows(settings, change, stand, suspects)}]
 
 
-def _loss(families: Families, models: Sequence[tuple[ModelConfig, Any]]) -> float:
+def _loss(families: Families, models: Sequence[Model]) -> float:
     """Compute the mean loss on a batch of the first text, in nats a token: what a change costs."""
-    sums = [_loss_of(cfg, params, families.batch) for cfg, params in models]
-    return float(np.mean([float(total) / int(number) for total, number in sums]))
-
-
-_loss_of = jax.jit(loss_sum, static_argnums=0)
+    return float(np.mean([loss_of(cfg, params, families.batch) for cfg, params in models]))
 
 
 def _rows(settings: Entry, change: Recipe, stand: Stand, suspects: Sequence[FamilyReading]) -> Sequence[Entry]:
@@ -182,9 +177,7 @@ EXPERIMENT = Experiment(
         "Models trained from known initializations are changed in every way of `bornbiased derive` that needs no "
         "experts, fine-tuned, given a LoRA adapter, and distilled into students of other initializations. Published "
         "tests and scores and those of this package, but for heads in token space and the population test, are run on "
-        "the same pairs, related and unrelated.\n\n"
-        "A test is to be trusted after a change where it finds the descendants and does not reject the unrelated; no "
-        "test finds all. A student that learned another model's predictions is no descendant of its initialization."
+        "the same pairs, related and unrelated."
     ),
     settings=settings.DESCENDANTS,
     cost={"smoke": "seconds", "laptop": "an hour on two busy cores", "paper": "not measured: for a GPU"},

@@ -23,10 +23,9 @@ from bornbiased_jax.derive import damage
 from bornbiased_jax.derive.changes import ChangeContext as Drawing
 from bornbiased_jax.derive.changes import parse_change
 from bornbiased_jax.derive.damage import Model
-from bornbiased_jax.experiments._shared.training import in_memory
+from bornbiased_jax.experiments._shared.training import in_memory, mean_loss
 from bornbiased_jax.experiments.base import Context, Entry
 from bornbiased_jax.experiments.lineage.unrelated_models import cached_run, packed, stacked, unpacked
-from bornbiased_jax.model.loss import loss_sum
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.record import jsonable
 from bornbiased_jax.training import load_data, train
@@ -286,12 +285,6 @@ def fit_adapters(
     """Train LoRA's factors at five times the rate, and merge them at each mark."""
     snapshots = fit(adapter_loss(cfg), factors, params_S, tokens, 5 * rate, marks)
     return {mark: jax.vmap(add_factors)(params_S, trained) for mark, trained in snapshots.items()}
-
-
-def mean_loss(cfg: ModelConfig, params: Params, tokens_BT1: jax.Array) -> jax.Array:
-    """Compute the mean loss of a batch, in nats a token."""
-    total, number = loss_sum(cfg, params, tokens_BT1)
-    return total / number
 
 
 def tuning_loss(cfg: ModelConfig) -> Loss:

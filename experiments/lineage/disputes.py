@@ -283,13 +283,9 @@ EXPERIMENT = Experiment(
     name="disputes",
     title="Benchmark of disputes",
     description=(
-        "Suspects of thirteen kinds, modeled on those of public disputes: a dense model upcycled to a mixture of "
-        "experts, blocks repeated, neurons pruned, a new vocabulary, noise, LoRA, merges, FP8 and 4 bits, a copy with "
-        "renamed settings and everything permuted and rotated, one inherited tower. Each is made from small trained "
-        "models, and held against the model that it was made from (guilty) and against all others (innocent: same "
-        "recipe, same text, another initialization).\n\n"
-        "Scores of this package, of the statistics that disputes were argued with, and of published baselines on the "
-        "same pairs."
+        "Suspects of thirteen kinds, modeled on those of public disputes, each made from small trained models and held "
+        "against the model that it was made from (guilty) and against all others (innocent), by scores of this "
+        "package, the statistics that disputes were argued with, and published baselines."
     ),
     settings=settings.DISPUTES,
     cost={
@@ -299,7 +295,6 @@ EXPERIMENT = Experiment(
     },
     run=run,
     tables=disputes_tables.tables,
-    claims=disputes_tables.claims,
     figures=disputes_tables.figures,
     headline=disputes_tables.headline,
 )

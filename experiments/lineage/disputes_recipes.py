@@ -23,6 +23,7 @@ from bornbiased_jax.derive import damage
 from bornbiased_jax.derive.changes import ChangeContext as Drawing
 from bornbiased_jax.derive.changes import parse_change
 from bornbiased_jax.derive.damage import Model
+from bornbiased_jax.experiments._shared.training import mean_loss
 from bornbiased_jax.experiments.base import Context, Entry
 from bornbiased_jax.experiments.lineage.descendants_families import (
     batches_of,
@@ -30,7 +31,6 @@ from bornbiased_jax.experiments.lineage.descendants_families import (
     first_factors,
     fit,
     fit_adapters,
-    mean_loss,
     tuning_loss,
 )
 from bornbiased_jax.experiments.lineage.unrelated_models import cached_run, draw, stacked

@@ -8,7 +8,7 @@ from bornbiased_jax.experiments.base import Entry, Record
 from bornbiased_jax.experiments.lineage.descendants_summary import FALSE_POSITIVES
 from bornbiased_jax.report import figures as plots
 from bornbiased_jax.report.numbers import fixed, integer, percent, rate_interval
-from bornbiased_jax.report.tables import Cells, Claim, Panel, Table, tabulate
+from bornbiased_jax.report.tables import Cells, Panel, Table, tabulate
 
 _POWERFUL = 0.9
 _OURS = "this package"
@@ -160,36 +160,6 @@ def figures(record: Record) -> Sequence[Panel]:
         "named."
     )
     return [Panel(figure, caption)]
-
-
-def claims(record: Record) -> Sequence[Claim]:
-    """Count kinds that the verdict and the best other score find, and innocent pairs that the verdict calls related."""
-    result = record["result"]
-    verdicts = result["verdicts"]
-    by_verdict = sum(entry["found"] >= _POWERFUL * entry["guilty"] for entry in verdicts)
-    by_test = {test["test"]: _kinds_found(test) for test in result["tests"] if test["source"] != _OURS}
-    best = max(by_test, key=lambda name: by_test[name])
-    return [
-        Claim(
-            f"Kinds of dispute, of {len(verdicts)}, in which the verdict finds at least 90% of the guilty pairs",
-            float(by_verdict),
-            format=integer,
-        ),
-        Claim(
-            f"Innocent pairs, of {result['accused']['num_pairs']:,}, that the verdict calls one lineage",
-            float(result["accused"]["count"]),
-            format=integer,
-        ),
-        Claim(
-            f"Kinds that the best public statistic or published score finds at 1% false positives ({best})",
-            float(by_test[best]),
-            format=integer,
-        ),
-    ]
-
-
-def _kinds_found(test: Entry) -> int:
-    return sum(kind["power"] >= _POWERFUL for kind in test["kinds"])
 
 
 def headline(record: Record) -> str:

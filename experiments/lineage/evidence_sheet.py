@@ -128,10 +128,8 @@ EXPERIMENT = Experiment(
     name="evidence_sheet",
     title="What popular evidence is worth",
     description=(
-        "Statistics cited in public disputes about the origin of a model, on pairs of unrelated models: "
-        "cosines of norm scales, profiles of standard deviations, spectra, embeddings, tokenizers, outputs.\n\n"
-        "Several are near 1 between any two models. The sheet at the end of a verdict's page shows these ranges "
-        "next to the values of its pair."
+        "Statistics cited in public disputes about the origin of a model, on pairs of unrelated models; the sheet at "
+        "the end of a verdict's page shows these ranges next to the values of its pair."
     ),
     settings=settings.EVIDENCE_SHEET,
     cost={"laptop": "6 minutes on one core", "paper": "not measured: for a GPU"},

@@ -157,8 +157,7 @@ EXPERIMENT = Experiment(
     paper="Figure 13",
     description=(
         "Kendall's tau of each output coordinate over random inputs, for every pair of independently initialized "
-        "models. The published null takes the taus for those of Gaussian noise. Random tokens come near; Gaussian "
-        "vectors that both models share leak their coordinates into both outputs."
+        "models; the published null takes the taus for those of Gaussian noise."
     ),
     settings=settings.FIGURE13,
     cost={"laptop": "about two minutes on two cores", "paper": "not measured: for a GPU"},

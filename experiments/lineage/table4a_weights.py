@@ -112,10 +112,7 @@ EXPERIMENT = Experiment(
     name="table4a_weights",
     title="Models of different seeds at initialization, in their weights",
     paper="Tables 4a and 9",
-    description=(
-        "The paper's models and pairs of seeds by the tests that read weights and no outputs: residual coordinates, "
-        "hidden units as they lie and in token space, where a rotation is nothing."
-    ),
+    description="The paper's models and pairs of seeds by the tests that read weights and no outputs.",
     settings=settings.TABLE4A_WEIGHTS,
     cost={"paper": "minutes on two cores"},
     run=run,

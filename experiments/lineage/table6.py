@@ -39,10 +39,11 @@ PRINTED: dict[str, Entry] = {
 }
 """The paper's rows, by the name that a suspect is given in ``--data``."""
 
-ABSENT = (
-    "no models were named: give --data 'base=DIR;vicuna=DIR;…', each DIR a Hugging Face directory, a .gguf or any "
-    "other checkpoint; suspects of the paper are called " + ", ".join(PRINTED) + ", others as you like"
+FORM = (
+    "give --data 'base=DIR;vicuna=DIR;…', each DIR a Hugging Face directory, a .gguf or any other checkpoint; suspects "
+    "of the paper are called " + ", ".join(PRINTED) + ", others as you like"
 )
+ABSENT = f"Not attempted: no models were named; {FORM}."
 WIDTH_7B = 4096
 
 
@@ -55,10 +56,10 @@ def named(data: str | None) -> dict[str, str]:
     checkpoints: dict[str, str] = {}
     for name, where in split_data(data):
         if name is None or name in checkpoints:
-            raise InputError(f"--data {where!r} is not NAME=CHECKPOINT with a name of its own: {ABSENT}")
+            raise InputError(f"--data {where!r} is not NAME=CHECKPOINT with a name of its own: {FORM}")
         checkpoints[name] = where
     if checkpoints and ("base" not in checkpoints or len(checkpoints) < 2):
-        raise InputError(f"--data must name a base and at least one suspect: {ABSENT}")
+        raise InputError(f"--data must name a base and at least one suspect: {FORM}")
     return checkpoints
 
 
@@ -153,12 +154,7 @@ def tables(record: Record) -> Sequence[Table]:
         f"Weights were held as {settings['dtype']}."
     )
     title = f"Suspects against {result['base']['file']}"
-    return [tabulate(title, ["suspect", "parameters"], rows, note, configuration="paper" if full else "other")]
-
-
-def headline(record: Record) -> str:
-    """State that nothing was attempted, if so."""
-    return "" if record["result"]["attempted"] else "Not attempted: " + record["result"]["reason"] + "."
+    return [tabulate(title, ["suspect", "parameters"], rows, note)]
 
 
 EXPERIMENT = Experiment(
@@ -166,9 +162,8 @@ EXPERIMENT = Experiment(
     title="Descendants of a large model",
     paper="Table 6",
     description=(
-        "A base model and suspects from directories on this machine, streamed tensor by tensor: at most the base "
-        "and one suspect are in memory. The paper's are LLaMA-2-7B and five models made from it, which have licenses "
-        "of their own and are not fetched."
+        "A base model and suspects from directories on this machine; at most the base and one suspect are in memory. "
+        "The paper's are LLaMA-2-7B and five models made from it, which have licenses of their own and are not fetched."
     ),
     settings=settings.TABLE6,
     cost={
@@ -179,6 +174,5 @@ EXPERIMENT = Experiment(
     run=run,
     takes_data=SCALES,
     tables=tables,
-    headline=headline,
     precision="float32 highest; weights as the settings say",
 )

@@ -19,8 +19,7 @@ from bornbiased_jax.experiments._shared import calibration
 from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
 from bornbiased_jax.experiments.lineage import settings, weights_calibration
 from bornbiased_jax.lineage.evidence import TOKEN_NEURONS
-from bornbiased_jax.report.numbers import significant
-from bornbiased_jax.report.tables import Claim, Table, tabulate
+from bornbiased_jax.report.tables import Table, tabulate
 
 TEST = "neurons in token space"
 SKIPPED = 20_000
@@ -66,15 +65,6 @@ def tables(record: Record) -> Sequence[Table]:
     return [tabulate("Neurons in token space on other seeds", ["test", "pairs"], rows, note)]
 
 
-def claims(record: Record) -> Sequence[Claim]:
-    """State the smallest adjusted p."""
-    statement = (
-        f"Neurons in token space on {record['result']['summary']['num_pairs']:,} further pairs of initializations: "
-        "smallest of 3 p of its checks, corrected (below 0.05 the test would be off its level)"
-    )
-    return [Claim(statement, weights_calibration.least_p(record["result"]["family"]), format=significant(2))]
-
-
 def headline(record: Record) -> str:
     """State whether the test is off its level on other seeds."""
     summary, family = record["result"]["summary"], record["result"]["family"]
@@ -97,7 +87,6 @@ EXPERIMENT = Experiment(
     settings=settings.TOKEN_NEURONS_LEVEL,
     cost={"smoke": "seconds", "laptop": "twenty minutes on two cores", "paper": "not measured: hours"},
     run=run,
-    claims=claims,
     tables=tables,
     headline=headline,
 )

@@ -211,10 +211,9 @@ EXPERIMENT = Experiment(
     name="weights_calibration",
     title="The level of the tests in the weights on untrained models",
     description=(
-        "Every exact test in the weights on thousands of disjoint pairs of independent initializations: how many p "
-        "fall below 0.01 and 0.05, and whether p is uniform, all checks held together by Holm's correction.\n\n"
-        "Then every piece of evidence and the verdict of all on pairs of models trained apart, of several widths, "
-        "depths, vocabularies and texts, dense and with experts, as they are and quantized, pruned, merged or upcycled."
+        "Every exact test in the weights on thousands of disjoint pairs of independent initializations, all checks "
+        "held together by Holm's correction; then all evidence and the verdict on pairs of models trained apart, as "
+        "they are and quantized, pruned, merged or upcycled."
     ),
     settings=settings.WEIGHTS_CALIBRATION,
     cost={

@@ -56,7 +56,7 @@ def tables(record: Record) -> Sequence[Table]:
         "paper draws Figure 12 and prints no numbers: the baseline is high at every length, amplification lower, "
         "attenuation near zero. " + setting_note(record)
     )
-    return [tabulate("Sink rate by sequence length", ["attention", "steps"], rows, note, configuration="other")]
+    return [tabulate("Sink rate by sequence length", ["attention", "steps"], rows, note)]
 
 
 def panels(record: Record) -> Sequence[Panel]:
@@ -89,9 +89,8 @@ EXPERIMENT = Experiment(
     title="Positional calibration against attention sinks",
     paper="Figure 12",
     description=(
-        "The aggregated value of position i is multiplied by √i (amplification) or √(i/T) (attenuation) "
-        "during training, so that no position stands out at initialization. All models start from the same seeds "
-        "and see the same data in the same order."
+        "The aggregated value of position i is multiplied by √i (amplification) or √(i/T) (attenuation) during "
+        "training. All models start from the same seeds and see the same data in the same order."
     ),
     settings={
         "smoke": settings_of("smoke", FIGURE_12, bos_token=True),
@@ -133,7 +132,7 @@ def perplexities(record: Record) -> Sequence[Table]:
         "scored on its own; ± across seeds. Perplexities of different tokenizers do not compare."
     )
     title, heads = "Perplexity with and without positional calibration", ["attention", "training tokens"]
-    return [tabulate(title, heads, rows, note, configuration="paper" if is_paper else "other")]
+    return [tabulate(title, heads, rows, note)]
 
 
 EXPERIMENTS = {

@@ -212,8 +212,7 @@ def claims(record: Record) -> Sequence[Claim]:
     result = record["result"]
     protocol = result["protocol"]
     page_claims = [
-        Claim(f"Heads of {result['checkpoint']} that are sinks, T = {length}", rate, format=percent(1),
-              configuration="ours")
+        Claim(f"Heads of {result['checkpoint']} that are sinks, T = {length}", rate, format=percent(1))
         for length, rate in protocol["sink_rate"].items()
     ]  # fmt: skip
     by_keep = {entry["keep_sinks"]: entry["loss"] for entry in result["streaming"] if entry["window"] is not None}
@@ -221,16 +220,8 @@ def claims(record: Record) -> Sequence[Claim]:
     for keep, loss in by_keep.items():
         if full_loss is not None and loss is not None:
             words = f"Loss with a rolling cache and {keep} first tokens kept, less that with everything kept"
-            page_claims.append(Claim(words, loss - full_loss, format=fixed(3), configuration="ours"))
+            page_claims.append(Claim(words, loss - full_loss, format=fixed(3)))
     return page_claims
-
-
-@where_attempted
-def headline(record: Record) -> str:
-    """Return one sentence."""
-    result = record["result"]
-    length, rate = list(result["protocol"]["sink_rate"].items())[-1]
-    return f"{rate:.0%} of the heads of {result['checkpoint']} are sinks at T = {length}."
 
 
 _NUM_SINKS = [0, 1, 4]
@@ -239,11 +230,8 @@ EXPERIMENT = Experiment(
     name="real_models",
     title="What real models look like",
     description=(
-        "A trained model by the published protocol: sinks by length, block and head, super neurons and massive "
-        "channels, the price of rounding with first tokens kept in full precision or not, the loss with a rolling "
-        "cache, and the distribution of the weights.\n\nThe text is built-in prose unless --data names one; the "
-        "published protocol has WikiText-2 test. SmolLM2-135M-Instruct is taken where it is installed, any other "
-        "checkpoint by --data 'model=PATH;TEXT'."
+        "A trained model by the published protocol, with built-in prose in place of WikiText-2 test unless --data "
+        "names a text: SmolLM2-135M-Instruct where it is installed, any other checkpoint by --data 'model=PATH;TEXT'."
     ),
     settings=by_scale(
         seeds=[0],
@@ -270,7 +258,6 @@ EXPERIMENT = Experiment(
     takes_data=SCALES,
     tables=tables,
     claims=claims,
-    headline=headline,
 )
 
 _LAPTOP = EXPERIMENT.settings["laptop"]

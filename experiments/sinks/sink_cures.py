@@ -145,9 +145,8 @@ EXPERIMENT = Experiment(
     paper="beyond the papers; “The Structural Origin of Attention Sink”, per-head RMSNorm",
     description=(
         "The calibrations of Section 6.2, per-head RMSNorm, output gates, extra logits, other kernels, a learned key "
-        "and value, a window and no positions at all, trained from the same seeds on the same data in the same order."
-        "\n\nNext to the sinks stands what they cost: the loss with activations, weights and caches rounded, by scale "
-        "and with the first token kept in full precision or not, and the loss with a rolling cache."
+        "and value, a window and no positions at all, trained from the same seeds on the same data: sinks, and what "
+        "rounding and a rolling cache cost."
     ),
     settings={
         "smoke": settings_of(

@@ -240,7 +240,6 @@ def scheme_claims(record: Record) -> Sequence[Claim]:
             f"Schemes of {len(differences)} whose largest score differs from {SCHEMES[0]}'s (Holm, 5%)",
             float(sum(p <= LEVEL for _, p in differences.values())),
             format=integer,
-            configuration="ours",
         )
     ]
 
@@ -249,12 +248,9 @@ EXPERIMENT = Experiment(
     name="sink_growth",
     title="The smallest setting in which sinks grow",
     description=(
-        "Small models grow no sink in 900 steps on packed text, whose windows begin anywhere. Give every sequence a "
-        "first id of its own, as a beginning-of-sequence token is, and one layer of width 32 grows sinks "
-        "in under a thousand steps of 1,024 tokens: the first position must be recognizable before it can be used as "
-        "a sink, and in a small model that is what takes long.\n\nThat one layer suffices says something about the "
-        "cause, too: its keys are read before any attention, so the variance of no attention output stands behind "
-        "these sinks. A token that can be told apart, and a softmax that must spend its weight somewhere, are enough."
+        "Small models grew no sink in 900 steps on packed text. Give every sequence a first id of its own, and one "
+        "layer of width 32 grows sinks in under a thousand steps of 1,024 tokens; its keys are read before any "
+        "attention, so that the variance of no attention output stands behind them."
     ),
     settings={
         "smoke": {"seeds": [42, 123], "variants": _variants(_TINY, {"num_layers": 1})},
@@ -300,10 +296,9 @@ BY_SCHEME = Experiment(
     name="sink_schemes",
     title="Sinks by initialization",
     description=(
-        "The smallest setting of two layers that grows sinks, from six initializations at one learning rate; seeds of "
-        "one number see the same batches.\n\nStated before the numbers: the outcome is the largest mean attention that "
-        "any head pays to the first position, paired by seed with gpt2-scaled, and p is corrected over the five "
-        "comparisons. What is not significant is undecided."
+        "The smallest setting of two layers that grows sinks, from six initializations at one learning rate. Stated "
+        "before the numbers: the outcome is the largest mean attention of any head to the first position, paired by "
+        "seed with gpt2-scaled, p corrected over the five comparisons."
     ),
     settings={
         "smoke": {

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 
-from bornbiased_jax import progress
 from bornbiased_jax.experiments._shared.training import train_with_snapshots
 from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, by_scale
 from bornbiased_jax.experiments.sinks import sink_knockout, sink_sweep, sink_training
@@ -54,10 +53,14 @@ def _of_variant(context: Context, outer: Entry) -> list[Entry]:
         data = load_data(config)
         bos_id = sink_training.bos_of(settings, config, data)
         windows = data.train.with_bos(bos_id)
-        with progress.bar(config.steps, "baseline", unit="steps", quiet=context.quiet) as advance:
-            params_by_seed, _ = train_with_snapshots(
-                config, windows, on_snapshot=lambda _step, _weights: None, interval=config.steps, advance=advance
-            )
+        params_by_seed, _ = train_with_snapshots(
+            config,
+            windows,
+            on_snapshot=lambda _step, _weights: None,
+            interval=config.steps,
+            label="baseline",
+            quiet=context.quiet,
+        )
         # Running text and random tokens, with the BOS token in front where there is one.
         length = max(settings["lengths"])
         tokens_NT = sink_training.sink_sequences(context, data, length, bos_id)[: outer["num_sequences"]]
@@ -163,7 +166,7 @@ def claims(record: Record) -> Sequence[Claim]:
             fixed(3),
         ),
     ]
-    return [Claim(words, value, format=form, configuration="ours") for words, value, form in entries]
+    return [Claim(words, value, format=form) for words, value, form in entries]
 
 
 def _variant(base: Entry) -> Entry:
@@ -180,9 +183,8 @@ EXPERIMENT = Experiment(
     title="What the sinks of models trained here depend on, cut and restored",
     paper="“The Structural Origin of Attention Sink”, the chain of causes",
     description=(
-        "The baseline of the two settings that grow sinks on two cores, three seeds of each: neurons silenced and "
-        "written back or elsewhere, the channel they write to cleared, the BOS token replaced; token k masked or its "
-        "variance amplified in every block at every position."
+        "The baseline of the two settings that grow sinks on two cores, three seeds of each, with the cuts and joins "
+        "of sink_knockout, the BOS token replaced, and the interventions of sink_sweep."
     ),
     settings=by_scale(
         ("smoke", "laptop"),

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import ModelConfig, preset
@@ -287,12 +286,10 @@ def _small(context: Context, config: PretrainConfig, data: Data, mitigation: str
         curves["largest_score"].append([float(measured["score_LH"].max()) for measured in sink_measurements])
         curves["sink_rate"].append([measured["sink_rate"] for measured in sink_measurements])
 
-    with progress.bar(config.steps, mitigation, unit="steps", quiet=context.quiet) as advance:
-        interval = max(1, config.steps // SNAPSHOTS)
-        windows = data.train.with_bos(bos_id)
-        params, seconds = train_with_snapshots(
-            config, windows, on_snapshot=on_snapshot, interval=interval, advance=advance
-        )
+    interval, windows = max(1, config.steps // SNAPSHOTS), data.train.with_bos(bos_id)
+    params, seconds = train_with_snapshots(
+        config, windows, on_snapshot=on_snapshot, interval=interval, label=mitigation, quiet=context.quiet
+    )
     return params, {
         "steps": config.steps,
         "tokens": config.steps * config.tokens_per_step,

@@ -292,11 +292,8 @@ EXPERIMENT = Experiment(
     title="What the outputs retain of an initialization: its embedding",
     paper="Finding 7",
     description=(
-        "A trained model is held against initializations that were put together from two: its own with another's "
-        "embedding, its own embedding with another's blocks, and part by part. What the output test calls a shared "
-        "initialization is then seen to be a shared embedding, carried to the last position by the residual stream.\n\n"
-        "What the blocks add shows only where the embedding is held the same: own blocks against those of fresh "
-        "initializations under the trained embedding, ranked, which is exact."
+        "A trained model is compared with initializations put together from two: its own with another's embedding or "
+        "blocks, and part by part; then own blocks with fresh ones under the trained embedding, ranked, which is exact."
     ),
     settings={scale: {"runs": runs, **_SIZES[scale]} for scale, runs in settings.anatomy_runs().items()},
     cost={

@@ -240,12 +240,9 @@ EXPERIMENT = Experiment(
     name="birth_in_weights",
     title="The initialization is plain in the trained weights, matrix by matrix",
     description=(
-        "LLaMA-style models of many seeds are trained at once on the same text in the same order. Each is held against "
-        "its own initialization, against other initializations and against the other trained models by the exact tests "
-        "in the weights; then once more after it was rotated, and its hidden units reordered and rescaled, which no "
-        "output shows.\n\n"
-        "Between trained models whose hidden units had to be matched no test is exact: there the agreement of two "
-        "independent matchings decides, held against what models trained apart reach."
+        "LLaMA-style models of many seeds, trained on the same text in the same order, against their own "
+        "initialization, other initializations and one another by the tests in the weights; then once more rotated, "
+        "with hidden units reordered and rescaled."
     ),
     settings=changed(seeds=(..., list(range(100, 116)), ...), others=(1, 3, 3), noise=0.5),
     cost={"laptop": "see the record", "paper": "not measured: for a GPU"},

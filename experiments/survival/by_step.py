@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.experiments._shared.training import held_out_rows, in_memory, loss_of, train_with_snapshots
@@ -63,8 +62,14 @@ def run(context: Context) -> Entry:
             }
         )
 
-    with progress.bar(schedule["steps"], "fingerprints by step", unit="steps", quiet=context.quiet) as advance:
-        train_with_snapshots(config, data.train, on_snapshot=on_snapshot, interval=settings["every"], advance=advance)
+    train_with_snapshots(
+        config,
+        data.train,
+        on_snapshot=on_snapshot,
+        interval=settings["every"],
+        label="fingerprints by step",
+        quiet=context.quiet,
+    )
     return {"tokenizer": data.tokenizer.name, "data": config.data, "snapshots": snapshots}
 
 
@@ -171,8 +176,7 @@ EXPERIMENT = Experiment(
     title="An initialization's fingerprint while the paper's architecture is trained: LLaMA-style",
     description=(
         "Four seeds of the paper's architecture are trained at once, with its learning rate, for a small part of its "
-        "tokens. At every snapshot the fingerprint of the weights is compared with that of the model's own "
-        "initialization and with that of another seed, which saw the same text in the same order."
+        "tokens, and compared with their own initialization and another seed's at every snapshot."
     ),
     settings=_settings("llama"),
     cost={"paper": "not measured: for a GPU"},

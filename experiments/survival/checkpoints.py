@@ -269,10 +269,9 @@ EXPERIMENTS = {
         title="The bias at initialization through training",
         paper="Figure 11, Finding 7",
         description=(
-            "The outputs at the coordinates that an untrained model favors are held against those of every checkpoint "
-            "of its training, and against those of another seed's checkpoints as an uncorrelated baseline.\n\n"
-            "With random tokens the baseline is uncorrelated indeed. With the inputs of Algorithm 1, vectors that both "
-            "models share, it is not: the last vector reaches both outputs in the same coordinates."
+            "The outputs at the coordinates that an untrained model favors against those of every checkpoint of its "
+            "training, and of another seed's checkpoints as a baseline. With the inputs of Algorithm 1, vectors that "
+            "both models share, even the baseline is correlated."
         ),
         settings=settings("llama"),
         cost=shared_cost("table4b"),
@@ -288,9 +287,8 @@ EXPERIMENTS = {
         title="Every checkpoint is recognized",
         paper="Figure 14",
         description=(
-            "Every checkpoint of Qwen-style models, from the first step to the last, against its own initialization. "
-            "The paper shows these alone; here each is also held against another seed's initialization, since a test "
-            "that recognizes everybody recognizes nobody."
+            "Every checkpoint of Qwen-style models against its own initialization, as the paper shows it, and against "
+            "another seed's."
         ),
         settings=settings("qwen"),
         cost=shared_cost("table10"),

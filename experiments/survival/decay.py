@@ -325,11 +325,9 @@ EXPERIMENT = Experiment(
     name="decay",
     title="How long each matrix retains its initialization",
     description=(
-        "Every matrix that touches the residual stream is held against the own initialization, at every log-spaced "
-        "checkpoint. A saturating power law of the tokens is fitted to the first decades and held against the last, "
-        "which it has not seen; only where it holds is it carried to ten times the tokens.\n\n"
-        "A second clock, the learning rate summed over updates, is reported too: training moves weights by the "
-        "learning rate and not by tokens."
+        "Every matrix that touches the residual stream against the own initialization, at log-spaced checkpoints. A "
+        "saturating power law, of the tokens and of the summed learning rate, is fitted to the first decades and held "
+        "against the last."
     ),
     settings={scale: {"runs": runs} for scale, runs in settings.anatomy_runs().items()},
     cost={

@@ -278,9 +278,8 @@ EXPERIMENT = Experiment(
     title="What hides a copy from a test in the weights",
     description=(
         "Trained models are changed so that their function stays: coordinates negated, the residual stream turned, "
-        "scales moved, heads and units permuted, idle parts put in. Each copy is held against its model by every "
-        "exact test.\n\nNo exact test between trained models survives everything: form A after a rotation survives all "
-        "but units in another order, and then the agreement of two independent matchings sees the copy."
+        "scales moved, heads and units permuted, idle parts put in. Each copy is held against its model by every exact "
+        "test."
     ),
     settings=changed(seeds=(..., list(range(100, 116)), ...), copied=(2, 4, 2)),
     cost={"laptop": "see the record", "paper": "not measured: for a GPU"},

@@ -291,11 +291,9 @@ EXPERIMENT = Experiment(
     title="Whether the preference survives training: own against other seeds' preferred tokens",
     paper="Finding 7",
     description=(
-        "The tokens that an initialization prefers are looked up in the model trained from it, by rank and by mean "
-        "logit, and in the models trained from other seeds. Seeds are permuted, which is exact, since all of them saw "
-        "the same text in the same order.\n\n"
-        "Ids that occur in the text and ids that do not are apart: rows that no gradient reached speak for the "
-        "initialization alone. Initializations with a part of an unrelated seed's show what carries the preference."
+        "The tokens that an initialization prefers are looked up in the model trained from it and in those trained "
+        "from other seeds, by rank and by mean logit; seeds are permuted, which is exact. Initializations with a part "
+        "of an unrelated seed's show what carries the preference."
     ),
     settings={
         "smoke": {"runs": _RUNS["smoke"], **_SIZES["smoke"]},

@@ -93,7 +93,7 @@ def initialization_table(record: Record, title: str, numbers: Mapping[tuple[int,
             continue
         paper = printed(numbers.get(seeds), record)
         names = [f"s{seeds[0]} at initialization", f"s{seeds[1]} trained"]
-        rows.append((names, verdict_cells(pair), paper, {}, "paper" if paper else "other"))
+        rows.append((names, verdict_cells(pair), paper))
     return tabulate(title, ["base", "suspect"], rows, f"{NOTE} {trained_on(record)}")
 
 
@@ -172,11 +172,11 @@ def table_8(record: Record, numbers: Mapping[int, tuple[float, ...]]) -> Table:
             measured[NAMES[name]] = (fixed(3), baseline_text(row[name], True))
             measured[f"z of {NAMES[name]}"] = (fixed(1), row[name]["z"])
         names = [f"s{row['seed']} at initialization", f"s{row['seed']} trained"]
-        rows.append((names, measured, paper, {}, "paper" if paper else "other"))
+        rows.append((names, measured, paper))
     other_scores = {
         NAMES[name]: (fixed(3), mean_std(result["other"][name])) for name in BASELINES if len(result["other"][name]) > 1
     }
-    rows.append((["any seed at initialization", "another seed trained"], other_scores, {}, {}, "ours"))
+    rows.append((["any seed at initialization", "another seed trained"], other_scores))
     note = (
         "✓ and ✗: right or wrong at the published threshold of 0.8. Last row: mean ± standard deviation of the "
         f"scores of {len(result['other']['pcs'])} pairs of an initialization and another seed's trained model. z: "
@@ -200,7 +200,7 @@ def continued_table(record: Record, numbers: Mapping[tuple[str, bool], tuple[flo
         measured |= {NAMES[name]: (fixed(3), baseline_text(pair[name], pair["related"])) for name in BASELINES}
         kind = "descendant" if pair["related"] else "distractor"
         names = [f"{pair['role']} ({pair['source']})", f"s{pair['suspect']['seed']}, {kind}", integer(pair["tokens"])]
-        rows.append((names, measured, paper, {}, "paper" if paper else "other"))
+        rows.append((names, measured, paper))
     base = record["result"]["pairs"][0]["base"]
     note = (
         f"The base is seed {base['seed']} after {base['step']:,} steps. The distractor is another seed, trained on "

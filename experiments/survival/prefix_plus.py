@@ -17,7 +17,7 @@ import numpy as np
 
 from bornbiased_jax import parallel, progress
 from bornbiased_jax.config import ModelConfig, preset
-from bornbiased_jax.experiments._shared.training import held_out_rows, in_memory, token_batches
+from bornbiased_jax.experiments._shared.training import held_out_rows, in_memory, mean_loss, token_batches
 from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale
 from bornbiased_jax.model import apply
 from bornbiased_jax.model.adapters import (
@@ -30,7 +30,6 @@ from bornbiased_jax.model.adapters import (
     prefix_plus,
     within_budget,
 )
-from bornbiased_jax.model.loss import loss_sum
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.report.numbers import fixed, integer, mean_std, percent, significant
 from bornbiased_jax.report.tables import Claim, Table, tabulate
@@ -158,8 +157,7 @@ def _all_losses(
     cfg: ModelConfig, adapter: Adapter | None, frozen: Params, trained: Params | None, rows_NT: jax.Array
 ) -> jax.Array:
     def loss(models: tuple[Params, Params | None]) -> jax.Array:
-        total, count = loss_sum(*_model(cfg, adapter, *models), rows_NT)
-        return total / count
+        return mean_loss(*_model(cfg, adapter, *models), rows_NT)
 
     return jax.lax.map(loss, (frozen, trained))
 
@@ -310,10 +308,9 @@ EXPERIMENT = Experiment(
     name="prefix_plus",
     title="Prefix-Tuning+ and prefix tuning",
     description=(
-        "Small initializations are trained on prose and adapted to source code with the backbone frozen: "
-        "Prefix-Tuning+, prefix tuning and LoRA, with the same number of trained parameters and the same batches.\n\n"
-        "To be seen: the loss against updates; that a prefix counts less the longer the input is, and leaves the input "
-        "less weight the longer it is itself; and that Prefix-Tuning+ has neither trade-off."
+        "Small initializations are trained on prose and adapted to source code, the backbone frozen, with the same "
+        "number of trained parameters: the loss against updates, and what the position and the prefix's length do to "
+        "either part."
     ),
     settings=by_scale(
         model="llama-tiny",

@@ -230,14 +230,12 @@ def claims(record: Record) -> Sequence[Claim]:
             f"Largest error of the predicted mean cosine, less two standard errors (at most {LIMIT})",
             worst,
             format=significant(3),
-            configuration="ours",
         ),
         Claim(
             f"Fraction of {covered['measurements']} seeds of decoders inside theory's 99% interval",
             covered["inside"] / covered["measurements"],
             theory=covered["stated"],
             format=percent(1),
-            configuration="ours",
         ),
     ]
 

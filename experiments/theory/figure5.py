@@ -175,7 +175,7 @@ def tables(record: Record) -> Sequence[Table]:
     )
     return [
         tabulate("Cosine between inputs after the last block", ["stack"], last, about),
-        tabulate("The ReLU MLP₀ stack by block", ["block"], by_block, note, configuration="other"),
+        tabulate("The ReLU MLP₀ stack by block", ["block"], by_block, note),
     ]
 
 
@@ -208,11 +208,9 @@ EXPERIMENT = Experiment(
     title="Asymmetry contracts; an epsilon can make the drop in deep layers",
     paper="Figure 5, footnote 5, Proposition 2",
     description=(
-        "Stacks of ReLU and of tanh layers without norm and residual, and the full block with ReLU, on the "
-        "same weights and inputs. ReLU contracts, tanh, an odd function, does not.\n\n"
-        "The paper sees the ReLU curve drop in deep layers and suspects vanishing representations. The "
-        "representations do vanish, but their cosine does not feel it: the drop appears only when the cosine "
-        "is divided by no less than some ε."
+        "Stacks of ReLU and of tanh layers without norm and residual, and the full block with ReLU, on the same "
+        "weights and inputs. The drop that the paper sees in deep layers appears only where the cosine is divided by "
+        "no less than some ε."
     ),
     settings=settings.FIGURE5,
     cost={

@@ -237,10 +237,8 @@ EXPERIMENT = Experiment(
     title="Attention makes the tokens of a sequence alike",
     paper="Figure 8, Finding 5, Proposition 5",
     description=(
-        "Independent Gaussian tokens through a stack of running means (Attn₀), and through real attention "
-        "without norm and residual, with the norm alone, and in the standard block. The paper's close "
-        "overlap is that of the first two; the residual of the standard block keeps tokens apart for longer, "
-        "and a norm lets the weak late tokens count as much as the first."
+        "Independent Gaussian tokens through a stack of running means (Attn₀), and through real attention without norm "
+        "and residual, with the norm alone, and in the standard block."
     ),
     settings=settings.FIGURE8,
     cost={"laptop": "52 s on two cores", "paper": "about an hour and a half on two cores"},

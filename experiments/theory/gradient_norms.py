@@ -14,7 +14,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from bornbiased_jax import progress
 from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale, chunked
@@ -90,25 +89,24 @@ def block_norms(by_group: dict[str, np.ndarray]) -> np.ndarray:
 
 
 @chunked
-def compute(settings: Entry, _: object, chunk: Chunk) -> Entry:
+def compute(settings: Entry, _: object, chunk: Chunk) -> list[Entry]:
     """Measure and predict one case: the place in ``settings["cases"]`` is the chunk's."""
     name = settings["cases"][chunk.start]
     cfg, (_, _, length, num_inputs) = model_of(name), CASES[name]
     norms_SL = block_norms(group_norms(cfg, length, num_inputs, settings["seeds"]))
-    return {
+    row = {
         "case": name,
         "norm_by_block": norms_SL.mean(axis=0),
         "norm_se_by_block": norms_SL.std(axis=0, ddof=1) / math.sqrt(len(norms_SL)),
         "predicted_norm_by_block": predict_gradients(cfg, length, num_inputs)["gradient_norm_by_block"],
     }
+    return [row]
 
 
 def run(context: Context) -> Entry:
     """Measure and predict every case, each a chunk of a store."""
-    settings = context.settings
-    chunks = [Chunk(0, index, index + 1) for index in range(len(settings["cases"]))]
-    with progress.bar(len(chunks), "gradient_norms", unit="models", quiet=context.quiet) as advance:
-        return {"rows": context.parts("gradient_norms/cases", compute, settings, chunks, advance=advance)}
+    cases = context.settings["cases"]
+    return {"rows": context.rows("gradient_norms/cases", compute, context.settings, len(cases), unit="models")}
 
 
 def excess(row: Entry) -> float:
@@ -145,7 +143,6 @@ def claims(record: Record) -> Sequence[Claim]:
             f"Largest relative error of a predicted gradient norm, less two standard errors (at most {LIMIT:.0%})",
             max(worst, 0.0),
             format=percent(1),
-            configuration="ours",
         )
     ]
 

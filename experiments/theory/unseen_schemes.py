@@ -107,7 +107,6 @@ def claims(record: Record) -> Sequence[Claim]:
             covered["inside"] / covered["measurements"],
             theory=covered["stated"],
             format=percent(1),
-            configuration="ours",
         )
     ]
 

@@ -1,7 +1,6 @@
 """Disputed models as directories that other tools read, and the summary of what such tools say of them."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -69,7 +68,7 @@ def test_scores_are_summarized_as_those_of_the_experiment(tmp_path, monkeypatch)
     for module in (disputes_recipes, descendants_families):
         monkeypatch.setattr(module, "fit", moved)
     monkeypatch.setattr(peers, "score", fake_scores)
-    findings = peers.benchmark(SMOKE, Path("unused"), tmp_path)
+    findings = peers.measure(tmp_path, "unused", scale="smoke")
     by_name = {test["test"]: test for test in findings["tests"]}
     assert list(by_name) == list(RELATED)
     count = SMOKE["models"]

@@ -8,9 +8,11 @@ from benchmarks import stored_fingerprints
 
 
 @pytest.mark.slow
-def test_relatives_alone_pass_the_screen_of_the_benchmark(tmp_path):
+def test_relatives_alone_pass_the_screen_of_the_benchmark(tmp_path, monkeypatch):
     sizes = dict(d_model=64, d_ff=96, num_heads=4, vocab_size=300)
-    findings = stored_fingerprints.benchmark(sizes, tmp_path, layers=3, bases=6, related=2)
+    for name, value in {"FEW_TOKENS": sizes, "LAYERS": 3, "RELATED": 2}.items():
+        monkeypatch.setattr(stored_fingerprints, name, value)
+    findings = stored_fingerprints.measure(tmp_path, bases=6)
     assert findings["found"] == 2 <= findings["tested"] < 6
     assert len(list((tmp_path / "store").iterdir())) == findings["bases"] == 6
     assert set(findings["within"]) == set(findings["goals"])

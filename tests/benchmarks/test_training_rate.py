@@ -40,7 +40,7 @@ def test_products_are_those_of_the_step(name):
     "extra",
     [
         pytest.param([], marks=pytest.mark.nightly),
-        ["--dtype", "bfloat16", "--accumulation", "2", "--seeds", "2", "--remat"],
+        ["--dtype", "bfloat16", "--seeds", "2"],
     ],
 )
 def test_fractions_are_of_the_rates_reported(tmp_path, monkeypatch, capsys, extra):

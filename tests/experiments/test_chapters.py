@@ -96,20 +96,6 @@ def test_experiments_that_take_a_text_are_those_that_read_one():
             assert (scale in experiment.takes_data) == (module in reading or probes_text), f"{name} at {scale}"
 
 
-# What the page of an experiment said -> what its record has.
-REFUTED = {
-    ("descendants", "every test of this package is run"): "neither heads in token space nor the population test",
-    ("descendants", "in every way that"): "dense models have no experts to permute",
-    ("sink_growth", "Models that two cores can train grow no sink"): "those that were tried, in 900 steps",
-    ("findings1", "Different seeds have different top-1 tokens"): "eight seeds 64 wide have one",
-}
-
-
-@pytest.mark.parametrize(("name", "words"), REFUTED)
-def test_no_description_says_what_its_record_refutes(name, words):
-    assert words not in runner.load(name).description, REFUTED[name, words]
-
-
 def test_counts_of_findings1_are_those_of_its_record():
     groups = results.committed("findings1", "laptop")["result"]["groups"]
     counts = [row["preference"]["top1_count"] for group in groups for row in group["records"]]

@@ -184,7 +184,7 @@ def test_a_block_that_means_nothing_is_refused(committed, options, words):
 
 def test_tables_and_claims_in_markdown():
     fraction = Quantity("share", percent(1))
-    paper = Row(["a|b", 64], {"share": 0.02}, {"share": 0.026}, configuration="paper")
+    paper = Row(["a|b", 64], {"share": 0.02}, {"share": 0.026})
     table = Table(
         "Shares", ["model", "T"], [fraction], [paper, Row(["c", 8], {"share": (0.02, 0.001)})], note="A note."
     )

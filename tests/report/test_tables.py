@@ -1,20 +1,10 @@
 import pytest
 
 from bornbiased_jax.report import numbers
-from bornbiased_jax.report.tables import Claim, Quantity, Row, Table, write
+from bornbiased_jax.report.tables import Quantity, Row, Table, write
 
 FRACTION = Quantity("share", numbers.percent(2))
 P = Quantity("p")
-
-
-def test_a_paper_value_needs_the_paper_configuration():
-    Row(("a",), {"share": 0.02}, paper={"share": 0.02}, configuration="paper")
-    Row(("a",), {"share": 0.02}, paper={"share": None})
-    for configuration in ("other", "ours"):
-        with pytest.raises(ValueError, match="paper's own configuration"):
-            Row(("a",), {"share": 0.02}, paper={"share": 0.02}, configuration=configuration)
-        with pytest.raises(ValueError, match="paper's own configuration"):
-            Claim("x", measured=0.02, paper=0.02, configuration=configuration)
 
 
 def test_a_row_must_fit_the_heads():
@@ -27,7 +17,7 @@ def test_a_row_must_fit_the_heads():
 def test_a_quantity_has_a_column_only_for_sources_with_a_value():
     rows = [
         Row(("a",), {"share": 0.1, "p": 0.5}, theory={"share": 0.2}),
-        Row(("b",), {"share": 0.1}, paper={"share": 0.1, "p": None}, configuration="paper"),
+        Row(("b",), {"share": 0.1}, paper={"share": 0.1, "p": None}),
     ]
     table = Table("t", ("model",), (FRACTION, P), rows)
     assert table.sources(FRACTION) == ["paper", "measured", "theory"]
