@@ -64,6 +64,7 @@ bornbiased_jax.lineage.same_model.differing_settings
 bornbiased_jax.stats.bound.tail_bound
 bornbiased_jax.stats.certified.certified_p
 bornbiased_jax.stats.intervals.binomial_interval
+bornbiased_jax.stats.intervals.disjoint_pairs
 bornbiased_jax.stats.intervals.model_interval
 bornbiased_jax.stats.intervals.ratio_interval
 bornbiased_jax.stats.kendall.tau_b

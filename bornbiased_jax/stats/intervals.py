@@ -92,8 +92,7 @@ def model_interval(
 
     Pairs that share a model are not independent trials: the models are what was sampled. Each resample draws as
     many models as there are and weighs every pair by how often both of its models were drawn. Where all pairs
-    agree resampling shows no variation; then as many trials count as disjoint pairs could be made of the models,
-    which is conservative.
+    agree resampling shows no variation; then only disjoint pairs count as trials, which is conservative.
 
     Args:
         hits: one for each pair.
@@ -110,6 +109,9 @@ def model_interval(
         >>> low, high = model_interval([False] * 28, pairs)
         >>> low, round(high, 2)  # four disjoint pairs, none of them hit
         (0.0, 0.6)
+        >>> low, high = model_interval([False] * 20, [("base", suspect) for suspect in range(20)])
+        >>> low, round(high, 3)  # no two of these pairs are disjoint
+        (0.0, 0.975)
     """
     hits_P = np.asarray(hits, bool)
     if not len(hits_P) or len(hits_P) != len(models):
@@ -119,8 +121,8 @@ def model_interval(
     if (pairs_P2[:, 0] == pairs_P2[:, 1]).any():
         raise ValueError("a pair of a model with itself is no pair")
     if hits_P.all() or not hits_P.any():
-        disjoint = max(1, len(names) // 2)
-        return binomial_interval(disjoint if hits_P.any() else 0, disjoint, confidence)
+        trials = len(disjoint_pairs(models))
+        return binomial_interval(trials if hits_P.any() else 0, trials, confidence)
     rng = np.random.default_rng(seed)
     drawn_RM = rng.multinomial(len(names), np.full(len(names), 1 / len(names)), size=resamples)
     weights_RP = (drawn_RM[:, pairs_P2[:, 0]] * drawn_RM[:, pairs_P2[:, 1]]).astype(np.float64)
@@ -128,3 +130,19 @@ def model_interval(
     rates_R = (weights_RP @ hits_P)[totals_R > 0] / totals_R[totals_R > 0]
     low, high = np.quantile(rates_R, [(1 - confidence) / 2, (1 + confidence) / 2])
     return float(low), float(high)
+
+
+def disjoint_pairs(models: Sequence[tuple[object, object]]) -> list[int]:
+    """Return indices of pairs, taken in order, in which no model occurs twice.
+
+    Example:
+        >>> disjoint_pairs([("a", "b"), ("a", "c"), ("c", "d")])
+        [0, 2]
+    """
+    used: set[object] = set()
+    indices = []
+    for index, pair in enumerate(models):
+        if used.isdisjoint(pair):
+            used.update(pair)
+            indices.append(index)
+    return indices

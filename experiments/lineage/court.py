@@ -43,7 +43,7 @@ from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.lineage.weights_verdict import single_verdict
 from bornbiased_jax.report.numbers import fixed, integer, p_value, percent, rate_interval
 from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
-from bornbiased_jax.stats.intervals import model_interval
+from bornbiased_jax.stats.intervals import disjoint_pairs, model_interval
 
 MATCHED_UNITS = "weights, matched units"
 """The test that claims something only where one model of a pair is an initialization."""
@@ -196,17 +196,6 @@ def summarize(rows: Sequence[Entry], name: str, kind: str) -> Entry | None:
         "ks_pairs": len(disjoint),
         **dict(zip(("least", "median", "largest"), quantiles, strict=False)),
     }
-
-
-def disjoint_pairs(names: Sequence[tuple[str, ...]]) -> list[int]:
-    """Return numbers of pairs, taken in order, in which no model occurs twice."""
-    used_seeds: set[str] = set()
-    pairs = []
-    for index, pair in enumerate(names):
-        if used_seeds.isdisjoint(pair):
-            used_seeds.update(pair)
-            pairs.append(index)
-    return pairs
 
 
 def promise(name: str, summaries: Sequence[Entry]) -> Entry:

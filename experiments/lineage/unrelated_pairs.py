@@ -25,7 +25,6 @@ from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import preset
 from bornbiased_jax.derive.damage import Model
 from bornbiased_jax.experiments.base import Context, Entry, chunked, once_a_process
-from bornbiased_jax.experiments.lineage.court import disjoint_pairs
 from bornbiased_jax.experiments.lineage.disputes_recipes import derived, merged, pruned, upcycled
 from bornbiased_jax.experiments.lineage.unrelated_models import cached_run
 from bornbiased_jax.lineage.battery import ALPHA, Options
@@ -34,7 +33,7 @@ from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.lineage.weights_verdict import auto_verdict
 from bornbiased_jax.report.numbers import integer, p_value, percent, rate_interval
 from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
-from bornbiased_jax.stats.intervals import binomial_interval, model_interval
+from bornbiased_jax.stats.intervals import binomial_interval, disjoint_pairs, model_interval
 
 LEVEL = 0.01
 VERDICT = "auto"

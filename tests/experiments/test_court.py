@@ -18,7 +18,7 @@ from bornbiased_jax.experiments.lineage import (
 )
 from bornbiased_jax.experiments.lineage.unrelated_models import packed, stacked, unpacked
 from bornbiased_jax.lineage.verdict import Verdict
-from bornbiased_jax.stats.intervals import model_interval
+from bornbiased_jax.stats.intervals import disjoint_pairs, model_interval
 from tests.experiments.smoke import context_of, record_of, show
 
 pytestmark = pytest.mark.slow
@@ -164,7 +164,7 @@ def test_a_summary_counts_with_intervals_that_respect_shared_models():
         assert rate["rate"] == pytest.approx((p_values <= level).mean())
         assert (rate["low"], rate["high"]) == model_interval(p_values <= level, names)
         assert rate["low_together"] <= rate["low"]
-    chosen = court.disjoint_pairs(names)
+    chosen = disjoint_pairs(names)
     assert len(chosen) == 6 == summary["ks_pairs"] and len({name for at in chosen for name in names[at]}) == 12
     assert summary["ks_p"] == pytest.approx(stats.kstest(p_values[chosen], "uniform").pvalue)
     assert court.summarize(rows, "φ_U", court.MIXED) is None

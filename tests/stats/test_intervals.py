@@ -82,6 +82,10 @@ def test_pairs_that_all_agree_count_as_disjoint_ones():
     pairs = list(itertools.combinations("abcdefgh", 2))
     assert model_interval([False] * 28, pairs) == binomial_interval(0, 4)
     assert model_interval([True] * 28, pairs) == binomial_interval(4, 4)
+    # Pairs that all share one model are one trial, however many there are.
+    star = [("base", suspect) for suspect in range(20)]
+    assert model_interval([False] * 20, star) == binomial_interval(0, 1)
+    assert model_interval([True] * 21, [*star, ("other", 3)]) == binomial_interval(2, 2)
 
 
 def test_bad_pairs_are_refused():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import re
@@ -27,6 +28,8 @@ from bornbiased_jax.ranges import whole
 ADAPTED = "a LoRA adapter, no model of its own: digested alone"
 PICKLED = "a pickle that is not read as tensors: digested alone, never unpickled"
 SHARDED = "shards, or a tree of arrays, without a config.json, of names that are not known: digested alone"
+MANY = 5_000
+"""Entries of a folder, at all depths, from which on a bar shows that it is looked through."""
 # A file that holds a part of a model.
 _SHARD = re.compile(r".*\d+-of-\d+\.safetensors")
 # Files that lie beside checkpoints and claim to be none.
@@ -92,8 +95,10 @@ def find_items(folder: str | Path, pattern: re.Pattern[str] | None = None) -> tu
         raise InputError(f"{root} is no folder: name a folder of checkpoints, or a listing of digests (.json)")
     items: list[Item] = []
     findings: list[Finding] = []
-    with progress.bar(None, f"looking through {root}", unit="files and folders") as advance:
-        for item in _walk(root, root, pattern, advance):
+    # Walk the folder; a bar shows once there are many entries.
+    with contextlib.ExitStack() as stack:
+        count = _counter(root, stack)
+        for item in _walk(root, root, pattern, count):
             if isinstance(item, Item):
                 items.append(item)
             else:
@@ -103,6 +108,22 @@ def find_items(folder: str | Path, pattern: re.Pattern[str] | None = None) -> tu
         reason = next((f" ({text})" for text in (*(row.text.rstrip(".") for row in findings), *logs)), "")
         raise InputError(f"{root} holds no checkpoint{reason}: name a folder of Hugging Face directories or of runs")
     return items, findings
+
+
+def _counter(root: Path, stack: contextlib.ExitStack) -> progress.Advance:
+    """Return a counter of the entries, which shows them once there are many."""
+    total, show = 0, None
+
+    def add(count: int) -> None:
+        nonlocal total, show
+        total += count
+        if show is not None:
+            show(count)
+        elif total > MANY:
+            show = stack.enter_context(progress.bar(None, f"looking through {root}", unit="files and folders"))
+            show(total)
+
+    return add
 
 
 def _walk(
