@@ -55,7 +55,7 @@ FIGURE13 = by_scale(
     groups=(_SMOKE, _untrained(8, 1_000, 32, "llama-tiny", **_WIDER), _untrained(72, 10_000, 1_024, "llama-nano"))
 )
 FIGURE13_TINY = by_scale(("smoke", "paper"), groups=(_SMOKE, _untrained(72, 1_000, 32, "llama-tiny", **_WIDER)))
-FIGURE13_NANO = by_scale(("smoke", "paper"), groups=(_SMOKE, _untrained(72, 2_000, 16, "llama-nano")[:2]))
+FIGURE13_NANO = by_scale(("smoke", "paper"), groups=(_SMOKE, _untrained(72, 2_000, 16, "llama-nano")[:1]))
 
 PAIRS = {
     "llama": [[42, 2000], [123, 42], [1000, 123], [2000, 1000]],
