@@ -184,8 +184,8 @@ EXPERIMENTS = {
         EXPERIMENT,
         name="figure13_nano",
         title="Correlations of unrelated models of the paper's architecture",
-        description="As figure13, with 72 initializations of llama-nano, N = 2,000 and T = 16.",
+        description="As figure13, with 72 initializations of llama-nano, N = 2,000 and T = 16, on random tokens alone.",
         settings=settings.FIGURE13_NANO,
-        cost={"paper": "see the record"},
+        cost={"paper": "an hour and a half on two cores that did other work as well; outputs are kept"},
     ),
 }
