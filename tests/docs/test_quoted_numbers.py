@@ -178,13 +178,16 @@ def _claims_on_untrained() -> list[str]:
     groups = _result("figure13_tiny", "paper")["groups"]
     stds, shifts = ([group[key] for group in groups if group["group"]["inputs"] == inputs]
                     for key, inputs in (("std", "tokens"), ("mean", "gaussian")))  # fmt: skip
+    (larger,) = _result("figure13_nano", "paper")["groups"]
+    assert larger["num_pairs"] == groups[0]["num_pairs"]
     return [
         f"{len(short)} seeds, all with one embedding and head (Appendix B.2), have {len(set(short.values()))} "
         f"different top-1 tokens at T = 16, and {len(set(long.values()))} at T = 64; but a seed's changes with length "
         f"({changed} of {len(short)} between these two;",
         f"{hits[0]} at T = 16, theory {theory[0]}; {hits[1]} at T = 64, theory {theory[1]};",
         "every layer beyond p = 10⁻⁶⁴; with N = 2,000 at T = 1,024 beyond 10⁻¹⁹;",
-        f"({groups[0]['num_pairs']:,} pairs; standard deviation {_span(stds, 2)} times the null's)",
+        f"({groups[0]['num_pairs']:,} pairs; standard deviation {_span(stds, 2)} times the null's, "
+        f"{larger['std']:.2f} times in the paper's architecture)",
         f"shifted by {min(shifts):.1f} standard deviations with 0.02 everywhere and by {max(shifts):.1f} with the",
     ]
 
