@@ -22,7 +22,7 @@ from bornbiased_jax.experiments.birth import settings
 from bornbiased_jax.probes.inputs import random_tokens
 from bornbiased_jax.probes.run import probe
 from bornbiased_jax.probes.subject import untrained
-from bornbiased_jax.report.numbers import fixed, identifier, integer, percent
+from bornbiased_jax.report.numbers import fixed, percent
 from bornbiased_jax.report.tables import Cells, Table, tabulate
 
 
@@ -102,17 +102,17 @@ def tables(record: Record) -> Sequence[Table]:
     """Tabulate top-1 tokens by seed and table, tokens in common, and the frequencies under both tables."""
     values = record["settings"]
     changes = ", ".join(f"{key}={value}" for key, value in values["changes"].items())
-    name = values["model"] + (f" ({changes})" if changes else "")
-    heads, place = ["model", "N", "T"], [name, values["num_inputs"], values["seq_len"]]
+    model = values["model"] + (f" ({changes})" if changes else "")
+    heads, place = ["model", "N", "T"], [model, values["num_inputs"], values["seq_len"]]
     by_seed = []
-    for index, seed in enumerate(values["seeds"]):
-        cells: Cells = {}
-        for entry in record["result"]["probes"]:
-            row = entry["seeds"][index]
-            column = f"table {entry['table_seed']}, inputs {entry['input_seed']}"
-            cells[f"{column}: token"] = (identifier, row["ids"][0])
-            cells[f"{column}: count"] = (integer, row["counts"][0])
-        by_seed.append(([seed], cells))
+    for (index, seed), table_seed in itertools.product(enumerate(values["seeds"]), values["table_seeds"]):
+        rows = {
+            f"inputs {entry['input_seed']}": entry["seeds"][index]
+            for entry in record["result"]["probes"]
+            if entry["table_seed"] == table_seed
+        }
+        cells: Cells = {name: f"{row['ids'][0]} ({row['counts'][0]})" for name, row in rows.items()}
+        by_seed.append(([seed, table_seed], cells))
     common = tokens_in_common(record["result"]["probes"], values["num_ranked"])
     cells = {f"another {differs}": (fixed(2), common[differs]) for differs in ("input set", "table", "seed")}
     top_counts = _top_counts(record)
@@ -140,11 +140,11 @@ def tables(record: Record) -> Sequence[Table]:
             f"{len(values['seeds'])} differences of the means over input sets.",
         ),
         tabulate(
-            f"The top-1 token of each seed, {name}, N = {values['num_inputs']:,}, T = {values['seq_len']}",
-            ["seed"],
+            f"The top-1 token of each seed, {model}, N = {values['num_inputs']:,}, T = {values['seq_len']}",
+            ["seed", "table"],
             by_seed,
-            note="Table: the seed of the embedding table, which is the output head as well. Inputs: the input set. "
-            "Count: of the N sequences, those that the token answers.",
+            note="Table: the seed of the embedding table, which is the output head as well. In parentheses: of the N "
+            "sequences of the input set, those that the token answers.",
         ),
     ]
 
@@ -158,7 +158,7 @@ EXPERIMENT = Experiment(
         "seeds are probed under a second one: tokens that follow the seed of the blocks alone would stay."
     ),
     settings=settings.TOP1_TABLES,
-    cost={"laptop": "see the record"},
+    cost={"laptop": "35 minutes on two cores that did other work as well; resumes"},
     run=run,
     tables=tables,
 )

@@ -11,6 +11,7 @@ from scipy import stats
 
 from bornbiased_jax.experiments import results
 from bornbiased_jax.experiments._shared import probing
+from bornbiased_jax.experiments.birth import top1_tables
 from bornbiased_jax.experiments.lineage import court
 from bornbiased_jax.experiments.sinks import price_tables, sink_cures, sink_growth, sink_interventions
 from bornbiased_jax.experiments.survival import decay, finding7
@@ -180,6 +181,8 @@ def _claims_on_untrained() -> list[str]:
                     for key, inputs in (("std", "tokens"), ("mean", "gaussian")))  # fmt: skip
     (larger,) = _result("figure13_nano", "paper")["groups"]
     assert larger["num_pairs"] == groups[0]["num_pairs"]
+    common = top1_tables.tokens_in_common(_result("top1_tables", "laptop")["probes"], 5)
+    assert common["table"] == common["seed"] == 0
     return [
         f"{len(short)} seeds, all with one embedding and head (Appendix B.2), have {len(set(short.values()))} "
         f"different top-1 tokens at T = 16, and {len(set(long.values()))} at T = 64; but a seed's changes with length "
@@ -188,6 +191,7 @@ def _claims_on_untrained() -> list[str]:
         "every layer beyond p = 10⁻⁶⁴; with N = 2,000 at T = 1,024 beyond 10⁻¹⁹;",
         f"({groups[0]['num_pairs']:,} pairs; standard deviation {_span(stds, 2)} times the null's, "
         f"{larger['std']:.2f} times in the paper's architecture)",
+        f"none of the five in common under two tables, {common['input set']:.1f} on two input sets under one)",
         f"shifted by {min(shifts):.1f} standard deviations with 0.02 everywhere and by {max(shifts):.1f} with the",
     ]
 
