@@ -18,7 +18,16 @@ from xml.etree import ElementTree
 ROOT = Path(__file__).resolve().parent.parent.parent
 # What a test may read. Everything else of a checkout (environment, caches, outputs) stays where it is.
 COPIED = ("bornbiased_jax", "theory", "experiments", "benchmarks", "tests", "docs", ".ci", ".github")
-COPIED_FILES = ("pyproject.toml", "constraints.txt", "Makefile", "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+COPIED_FILES = (
+    "pyproject.toml",
+    "constraints.txt",
+    "Makefile",
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "CITATION.cff",
+    "LICENSE",
+)
 CHANGES = sorted((ROOT / "docs" / "extending").glob("*.diff"))
 EVERY_DAY = "not slow and not long"
 # The page shows the diffs against the project as it is, and in a copy one of them is applied already.

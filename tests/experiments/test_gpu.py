@@ -115,7 +115,8 @@ def test_a_step_that_ignores_sigterm_is_killed(fake, monkeypatch, tmp_path):
     assert gpu.run([fake("deaf", code=code)], "smoke", tmp_path, 3.5 / 60) == {"deaf": "stopped"}
 
 
-def test_a_step_that_is_none_is_refused(tmp_path, capsys):
+def test_a_step_that_is_none_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(gpu, "git_revision", lambda: {"commit": 40 * "a"})
     with pytest.raises(SystemExit, match="2"):
         gpu.main(["--steps", "parity,paritty", "--out", str(tmp_path), "--minutes", "0"])
     assert "no step 'paritty': choose some of self_test" in capsys.readouterr().err

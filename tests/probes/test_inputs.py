@@ -238,7 +238,8 @@ def test_documents_of_a_file_are_set_apart_by_a_trained_tokenizer(tmp_path):
 
 def test_input_kind_recorded_in_entry():
     """Moments for vectors alone, and equal last tokens by chance in random tokens alone."""
-    result = {"tokens": random_tokens(3, 4, 50), "gaussian": gaussian(3, 4, 5), "text": from_tokens([[1, 2]], 5)}
+    result = {kind: inputs.random_inputs(kind, 3, 4, CFG) for kind in inputs.RANDOM_KINDS}
+    result["text"] = from_tokens([[1, 2]], 5)
     assert set(result) == set(inputs.KINDS)
     for kind, drawn in result.items():
         assert drawn.kind == kind
