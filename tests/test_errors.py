@@ -87,13 +87,20 @@ CUT = {
 
 
 def _callers() -> set[str]:
-    """Return every function of the package that calls :func:`bornbiased_jax.errors.cut_short`."""
+    """Return every function of the package that itself calls :func:`bornbiased_jax.errors.cut_short`."""
     callers = set()
     for path in PACKAGE.rglob("*.py"):
         module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
         for function in ast.walk(ast.parse(path.read_text())):
             if isinstance(function, ast.FunctionDef):
-                calls = [node.func for node in ast.walk(function) if isinstance(node, ast.Call)]
+                nested = {
+                    id(node)
+                    for inner in ast.walk(function)
+                    if isinstance(inner, ast.FunctionDef) and inner is not function
+                    for node in ast.walk(inner)
+                }
+                nodes = [node for node in ast.walk(function) if id(node) not in nested]
+                calls = [node.func for node in nodes if isinstance(node, ast.Call)]
                 if any(isinstance(call, ast.Name) and call.id == "cut_short" for call in calls):
                     callers.add(f"{module}.{function.name}")
     return callers
