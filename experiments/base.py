@@ -275,9 +275,17 @@ def _reason(record: Record) -> str:
     return str(record["result"].get("reason", ""))
 
 
-def where_attempted(show: Callable[[Record], Sequence[T]]) -> Callable[[Record], Sequence[T]]:
+def where_attempted(show: Callable[[Record], T]) -> Callable[[Record], T]:
     """Show nothing of a record whose run found no model to measure; its headline is the reason."""
-    return lambda record: show(record) if record["result"]["attempted"] else ()
+
+    @functools.wraps(show)
+    def rendered(record: Record) -> T:
+        if record["result"]["attempted"]:
+            return show(record)
+        empty: Any = _reason(record) if show.__name__ == "headline" else []
+        return empty
+
+    return rendered
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

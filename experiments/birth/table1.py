@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 from bornbiased_jax.config import preset
@@ -115,14 +116,50 @@ def claims(record: Record) -> Sequence[Claim]:
     ]
 
 
+def headline(record: Record) -> str:
+    """Name the first GPT-2 that shows a preference, and the models that show none."""
+    on_tokens = [probed for probed in probing.probed_groups(record) if probed["group"]["inputs"] == "tokens"]
+    # More than chance, of as many rows as there are.
+    level = math.log10(LEVEL / sum(len(probed["records"]) for probed in on_tokens)) if on_tokens else 0.0
+    significant_rows = [
+        [row for row in probed["records"] if row["preference"]["log10_p"] < level] for probed in on_tokens
+    ]
+    speaking = [place for place, rows in enumerate(significant_rows) if rows]
+    silent = [place for place, rows in enumerate(significant_rows) if not rows]
+    models = [probing.name_of(probed["group"]) for probed in on_tokens]
+
+    def name_at(place: int) -> str:
+        # Lengths tell groups of one model apart.
+        length = f" at T = {on_tokens[place]['group']['seq_len']:,}" if models.count(models[place]) > 1 else ""
+        return models[place] + length
+
+    names = " and ".join(map(name_at, silent))
+    if not speaking:
+        return f"At so many inputs no preference beyond chance shows in {names}." if names else ""
+    best = min(speaking, key=lambda place: (not on_tokens[place]["group"]["model"].startswith("gpt2"), place))
+    parts = [
+        f"seed {row['seed']} answers {percent(1)(row['preference']['top1_share'])} of random inputs with token "
+        f"{row['preference']['top1_id']}"
+        for row in significant_rows[best]
+    ]
+    sentence = f"Initialized and never trained, {name_at(best)} of {', of '.join(parts)}."
+    if silent:
+        weakest = min(row["preference"]["log10_p"] for place in silent for row in on_tokens[place]["records"])
+        p = f"p = {from_log10(3)(weakest)}" + " at least" * (weakest < 0)
+        verb = "shows" if len(silent) == 1 else "show"
+        sentence += f" {names} {verb} nothing beyond chance at so many inputs ({p})."
+    return sentence
+
+
 EXPERIMENT = Experiment(
     name="table1",
     title="Untrained transformers prefer some tokens",
     paper="Table 1",
     description=(
-        "Each model is shown N sequences of T uniform random tokens; its prediction is the token with the largest "
-        "logit at the last position. Embeddings and head are shared between seeds, so that only the blocks differ. "
-        "Token ids are those of this implementation's weights."
+        "Each model is initialized from a seed and shown N sequences of T uniform random tokens; its prediction is the "
+        "token with the largest logit at the last position. Without a preference every token would be predicted about "
+        "as often as any other. Embeddings and head are shared between seeds, so that only the blocks differ.\n\n"
+        "Token ids are those of this implementation's weights: the same seed means other numbers in another framework."
     ),
     settings=settings.TABLE1,
     cost={
@@ -134,6 +171,7 @@ EXPERIMENT = Experiment(
     takes_precision=True,
     tables=tables,
     claims=claims,
+    headline=headline,
 )
 
 PARTS = {"a": "gpt2-nano", "b": "llama-nano", "c": "gpt2-1.2b"}

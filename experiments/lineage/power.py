@@ -195,17 +195,30 @@ def claims(record: Record) -> Sequence[Claim]:
     ]
 
 
+def headline(record: Record) -> str:
+    """State the range of the formula's ratio to what was measured."""
+    rows: Sequence[Entry] = record["result"]["z"]
+    ratios = [float(np.mean(row["z"][TOKEN_NEURONS]) / np.mean(row["formula"])) for row in rows]
+    least = min(float(np.min(row["z"][TOKEN_NEURONS])) for row in rows)
+    return (
+        f"z of neurons in token space is {fixed(2)(min(ratios))} to {fixed(2)(max(ratios))} of its formula, which "
+        f"nothing was fitted to; the least z of a related pair is {fixed(0)(least)}."
+    )
+
+
 EXPERIMENT = Experiment(
     name="power",
     title="Power of fingerprints",
     description=(
-        "How far a related pair stands out, against the numbers that a fingerprint keeps of each neuron, the neurons "
-        "it keeps, the width of the model and the steps of training since the shared initialization, alongside a "
-        "formula."
+        "How far a related pair stands out, against the numbers that a fingerprint keeps of each neuron, how many "
+        "neurons it keeps, the width of the model and the steps of training since the shared initialization.\n\n"
+        "A formula with the measured effective rank of the token space and the measured cosine of neurons stands "
+        "alongside."
     ),
     settings=settings.POWER,
     cost={"laptop": "five minutes on two cores", "paper": "not measured: for a GPU"},
     run=run,
     tables=tables,
     claims=claims,
+    headline=headline,
 )

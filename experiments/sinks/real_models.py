@@ -224,14 +224,25 @@ def claims(record: Record) -> Sequence[Claim]:
     return page_claims
 
 
+@where_attempted
+def headline(record: Record) -> str:
+    """Return one sentence."""
+    result = record["result"]
+    length, rate = list(result["protocol"]["sink_rate"].items())[-1]
+    return f"{rate:.0%} of the heads of {result['checkpoint']} are sinks at T = {length}."
+
+
 _NUM_SINKS = [0, 1, 4]
 
 EXPERIMENT = Experiment(
     name="real_models",
     title="What real models look like",
     description=(
-        "A trained model by the published protocol, with built-in prose in place of WikiText-2 test unless --data "
-        "names a text: SmolLM2-135M-Instruct where it is installed, any other checkpoint by --data 'model=PATH;TEXT'."
+        "A trained model by the published protocol: sinks by length, block and head, super neurons and massive "
+        "channels, the price of rounding with first tokens kept in full precision or not, the loss with a rolling "
+        "cache, and the distribution of the weights.\n\nThe text is built-in prose unless --data names one; the "
+        "published protocol has WikiText-2 test. SmolLM2-135M-Instruct is taken where it is installed, any other "
+        "checkpoint by --data 'model=PATH;TEXT'."
     ),
     settings=by_scale(
         seeds=[0],
@@ -258,6 +269,7 @@ EXPERIMENT = Experiment(
     takes_data=SCALES,
     tables=tables,
     claims=claims,
+    headline=headline,
 )
 
 _LAPTOP = EXPERIMENT.settings["laptop"]

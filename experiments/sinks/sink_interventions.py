@@ -16,7 +16,7 @@ from bornbiased_jax.model.interventions import Edit, Edits, self_only
 from bornbiased_jax.probes.outliers import super_neurons
 from bornbiased_jax.probes.sinks import SinkOptions, measure_sinks
 from bornbiased_jax.probes.variance import ensemble_mean
-from bornbiased_jax.report.numbers import fixed, percent
+from bornbiased_jax.report.numbers import fixed, integer, percent
 from bornbiased_jax.report.tables import Claim, Table, tabulate
 from bornbiased_jax.text import read_text
 
@@ -161,13 +161,42 @@ def claims(record: Record) -> Sequence[Claim]:
     ]
 
 
+@where_attempted
+def headline(record: Record) -> str:
+    """Say what the strongest super neuron writes, and how many heads each intervention makes sinks of."""
+    result, settings = record["result"], record["settings"]
+    factor = max(settings["factors"])
+    told = ""
+    best = next((neuron for neuron in result["super_neurons"] if neuron["super"]), None)
+    if best is not None:
+        told = (
+            f"One neuron of block {best['block']} writes {integer(best['write'])} to channel {best['channel']} at the "
+            f"first token, where it fires {integer(best['firing_ratio'])} times as strongly as at the others. "
+        )
+
+    def heads(name: str) -> str:
+        rates = [
+            row["sink_rate"]
+            for row in result["interventions"]
+            if (row["intervention"], row["factor"]) == (name, factor)
+        ]
+        return " to ".join(dict.fromkeys(map(percent(0), (min(rates), max(rates)))))
+
+    positions, blocks = (", ".join(map(str, settings[name])) for name in ("positions", "blocks"))
+    return told + (
+        f"At positions {positions} amplified variance (λ = {factor:g}, block {blocks}) makes sinks of "
+        f"{heads(AMPLIFICATION)} of the heads, scaling alone of {heads(CONTROL)}."
+    )
+
+
 EXPERIMENT = Experiment(
     name="sink_interventions",
     title="Attention sinks of a trained model, made and moved",
     paper="“The Structural Origin of Attention Sink”, interventions",
     description=(
-        "SmolLM2-135M has sinks at its first token. Each intervention may make one at a token k: it attends only to "
-        "itself, the variance of its attention output is amplified or, as a control, the output is scaled."
+        "SmolLM2-135M, a real model, has sinks at its first token. Each intervention may make one at a token k: "
+        "letting it attend only to itself, amplifying the variance of its attention output around the mean over "
+        "random-token sequences and, as a control, scaling the same output by the same factor."
     ),
     settings=by_scale(
         seeds=[0],
@@ -186,4 +215,5 @@ EXPERIMENT = Experiment(
     takes_data=SCALES,
     tables=tables,
     claims=claims,
+    headline=headline,
 )

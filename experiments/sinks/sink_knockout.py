@@ -36,7 +36,7 @@ from bornbiased_jax.experiments.sinks.subject import SinkModel, attempt
 from bornbiased_jax.model.interventions import Edits, Neuron, clear, silence, write
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.outliers import super_neurons
-from bornbiased_jax.report.numbers import fixed, percent
+from bornbiased_jax.report.numbers import fixed, integer, percent
 from bornbiased_jax.report.tables import Claim, Table, tabulate
 
 AS_IT_IS, SILENCED, CONTROL, RESTORED = "as it is", "silenced", "control pair silenced", "restored"
@@ -225,14 +225,32 @@ def claims(record: Record) -> Sequence[Claim]:
     return [Claim(words, value, format=form) for words, value, form in entries]
 
 
+@where_attempted
+def headline(record: Record) -> str:
+    """Return one sentence."""
+    base = _base(record)
+    silenced = _rows(record, SILENCED)
+    pairs = [row for row in silenced if " + " in row["what"]]
+    worst = min(pairs or silenced, key=lambda row: row["sink_rate"])
+    most = max((change(row, base) for row in _rows(record, CONTROL)), default=0.0)
+    matched = " + ".join(record["result"]["named"][:2])
+    verb = "falls" if worst["sink_rate"] < base["sink_rate"] else "goes"
+    return (
+        f"Without {worst['what']} the fraction of heads that are sinks {verb} from {base['sink_rate']:.0%} to "
+        f"{worst['sink_rate']:.0%}; {integer(len(_rows(record, CONTROL)))} random {_control(record)}s with rows of "
+        f"nearly the norms of {matched} change no block by more than {most:.2f}."
+    )
+
+
 EXPERIMENT = Experiment(
     name="sink_knockout",
     title="What a real model's sinks depend on, cut and restored",
     paper="“The Structural Origin of Attention Sink”, the chain of causes",
     description=(
         "SmolLM2-135M, or the checkpoint of --data 'model=PATH;TEXT', with neurons silenced, written back, written at "
-        "another position, its massive channel cleared, its first token swapped. A link of the chain holds where its "
-        "cut takes the sinks and the control's does not."
+        "another position, its massive channel cleared after each block, its first token swapped; for each the sink "
+        "rate of every block and the loss.\n\nA link of the chain holds where its cut takes the sinks and the "
+        "control's does not."
     ),
     settings=by_scale(
         characters=(20_000, 20_000, 200_000),
@@ -251,6 +269,7 @@ EXPERIMENT = Experiment(
     takes_data=SCALES,
     claims=claims,
     tables=tables,
+    headline=headline,
 )
 
 EXPERIMENTS = {

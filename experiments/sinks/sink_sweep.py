@@ -33,7 +33,7 @@ from bornbiased_jax.model.interventions import Edit, Edits, amplify_variance, sc
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.sinks import SinkOptions, measure_sinks
 from bornbiased_jax.probes.variance import ensemble_mean
-from bornbiased_jax.report.numbers import fixed, percent
+from bornbiased_jax.report.numbers import fixed, integer, percent
 from bornbiased_jax.report.tables import Claim, Table, tabulate
 
 MASK, AMPLIFICATION, CONTROL = "mask", "variance amplification", "control λ·o"
@@ -216,13 +216,25 @@ def claims(record: Record) -> Sequence[Claim]:
     return page_claims
 
 
+@where_attempted
+def headline(record: Record) -> str:
+    """Return one sentence."""
+    result = record["result"]
+    positions = {kind: summary(result, kind)["positions"] for kind in result["kinds"]}
+    return (
+        f"In some block, the mask makes a sink at {positions[MASK]:.0%} of {integer(len(result['positions']))} "
+        f"positions, variance amplification at {positions[AMPLIFICATION]:.0%}, its control at {positions[CONTROL]:.0%}."
+    )
+
+
 EXPERIMENT = Experiment(
     name="sink_sweep",
     title="Sinks made at every position from every block",
     paper="“The Structural Origin of Attention Sink”, interventions",
     description=(
-        "SmolLM2-135M, or the checkpoint of --data 'model=PATH;TEXT': the interventions of sink_interventions in one "
-        "block at a time, for every block and every position of the first half."
+        "SmolLM2-135M, or the checkpoint of --data 'model=PATH;TEXT': token k sees itself alone, or the variance of "
+        "its attention output is amplified, or (control) the output scaled, in one block at a time, for every block "
+        "and every position of the first half."
     ),
     settings=by_scale(
         seeds=[0],
@@ -239,4 +251,5 @@ EXPERIMENT = Experiment(
     takes_data=SCALES,
     tables=tables,
     claims=claims,
+    headline=headline,
 )

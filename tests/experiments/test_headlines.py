@@ -1,5 +1,6 @@
 """Headlines say what the rows of their record show."""
 
+import copy
 import json
 from collections import Counter
 from pathlib import Path
@@ -8,8 +9,9 @@ from scipy import stats
 
 from bornbiased_jax.config import preset
 from bornbiased_jax.experiments import runner
+from bornbiased_jax.experiments.birth.table1 import headline
 from bornbiased_jax.experiments.lineage import disputes_tables, lineage_pairs, table4a, table4a_weights
-from bornbiased_jax.experiments.sinks import sink_cures
+from bornbiased_jax.experiments.sinks import sink_cures, sink_interventions
 from bornbiased_jax.experiments.survival import checkpoints
 from bornbiased_jax.experiments.theory import entropy_transition, predicted
 from bornbiased_jax.experiments.theory.settings import CHANGED_FOR
@@ -17,16 +19,60 @@ from bornbiased_jax.probes.inputs import random_tokens
 from bornbiased_jax.stats.tails import LN10
 
 RECORDS = Path(__file__).parents[2] / "experiments" / "results" / "laptop"
+RECORD = json.loads((RECORDS / "table1.json").read_text())
+
+
+def test_rows_without_a_preference_are_named():
+    told = headline(RECORD)
+    assert told.startswith("Initialized and never trained, gpt2-nano of seed 42 answers")
+    assert "llama-nano and gpt2-tiny show nothing beyond chance at so many inputs (p = 1.00)" in told
+
+
+def test_nothing_is_claimed_where_no_row_shows_anything():
+    silent = copy.deepcopy(RECORD)
+    for probed in silent["result"]["groups"]:
+        for initialization in probed["records"]:
+            initialization["preference"]["log10_p"] = -1.5
+    told = headline(silent)
+    assert "answers" not in told and "no preference beyond chance shows in gpt2-nano and llama-nano" in told
+
+
+def test_a_seed_that_shows_nothing_is_left_out():
+    mixed = copy.deepcopy(RECORD)
+    mixed["result"]["groups"][0]["records"][0]["preference"]["log10_p"] = 0.0
+    assert "seed 42" not in headline(mixed) and "seed 43" in headline(mixed)
 
 
 def test_headlines_are_those_of_complete_records(tmp_path):
     (tmp_path / "records").mkdir()
-    record = json.loads((RECORDS / "table4b.json").read_text())
-    (tmp_path / "records" / "table4b.json").write_text(json.dumps(record))
-    failed = {**record, "status": "failed", "error": "no"}
-    (tmp_path / "records" / "court.json").write_text(json.dumps(failed))
-    told = runner.headlines(tmp_path, ["court", "table4b", "disputes"])
-    assert told == {"table4b": runner.load("table4b").headline(record)}
+    (tmp_path / "records" / "table1.json").write_text(json.dumps(RECORD))
+    failed = {**RECORD, "status": "failed", "error": "no"}
+    (tmp_path / "records" / "finding2.json").write_text(json.dumps(failed))
+    told = runner.headlines(tmp_path, ["finding2", "table1", "figure2"])
+    assert told == {"table1": headline(RECORD)}
+
+
+def test_groups_of_one_model_are_told_by_their_length():
+    at_two_lengths = copy.deepcopy(RECORD)
+    first = at_two_lengths["result"]["groups"][0]
+    longer = copy.deepcopy(first)
+    longer["group"]["seq_len"] = 1024
+    for initialization in first["records"]:
+        initialization["preference"]["log10_p"] = 0.0
+    at_two_lengths["result"]["groups"] = [first, longer]
+    told = headline(at_two_lengths)
+    assert "never trained, gpt2-nano at T = 1,024 of seed 42" in told
+    assert "gpt2-nano at T = 64 shows nothing beyond chance" in told
+
+
+def test_interventions_on_sinks_are_told_in_the_record_s_numbers():
+    record = json.loads((RECORDS / "sink_interventions.json").read_text())
+    assert "(λ = 10, block 3) makes sinks of 58% to 74% of the heads, scaling alone of 2% to 5%" in (
+        sink_interventions.headline(record)
+    )
+    for row in record["result"]["interventions"]:
+        row["sink_rate"] = 0.0
+    assert "makes sinks of 0% of the heads, scaling alone of 0%" in sink_interventions.headline(record)
 
 
 def test_the_note_on_baselines_names_the_text_that_reef_read():

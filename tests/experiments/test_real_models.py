@@ -24,6 +24,7 @@ def test_everything_is_measured_of_a_model_that_is_named(tmp_path):
     assert len(result["rounding"]) == 2 * 2 and len(result["streaming"]) == 3
     names = {entry["kind"] for entry in result["weights"]}
     assert {"blocks/attention/query", "blocks/mlp/down", "embed/embedding"} <= names
+    assert real_models.EXPERIMENT.headline(record).endswith("of the heads of model are sinks at T = 16.")
     notes = " ".join(table.note or "" for table in real_models.tables(record))
     assert "Weights stay as they are stored" in notes and "quantized already" not in notes
 

@@ -89,6 +89,15 @@ def test_sink_knockout_tables(record):
     (table,) = experiment.tables(record)
     assert len(table.rows) == 2 + 3 + 3 + 2 + 1 + 1 + 1
     assert len(experiment.claims(record)) == 5
+    worst = min(row["sink_rate"] for row in rows(record, sink_knockout.SILENCED) if " + " in row["what"])
+    assert f"{worst:.0%}" in experiment.headline(record)
+
+
+@pytest.mark.parametrize(("cut", "told"), [(0.02, "falls from 50% to 2%"), (0.5, "goes from 50% to 50%")])
+def test_sinks_that_stay_are_not_said_to_fall(cut, told):
+    base = {"kind": sink_knockout.AS_IT_IS, "what": "", "position": 1, "sink_rate": 0.5, "by_block": [0.5]}
+    pair = {"kind": sink_knockout.SILENCED, "what": "0 + 1", "position": 1, "sink_rate": cut, "by_block": [cut]}
+    assert told in sink_knockout.headline({"result": {"attempted": True, "named": ["0", "1"], "rows": [base, pair]}})
 
 
 def test_controls_of_a_single_neuron_are_not_called_pairs(record):
@@ -98,5 +107,13 @@ def test_controls_of_a_single_neuron_are_not_called_pairs(record):
     alone = [{**row, "what": row["what"].split(" + ")[0]} for row in alone]
     shown = {**record, "result": {**record["result"], "rows": alone}}
     (table,), claims = sink_knockout.tables(shown), sink_knockout.claims(shown)
-    said = [*(claim.statement for claim in claims), *(row.settings[0] for row in table.rows)]
-    assert not [words for words in said if "pair" in words] and "control neuron silenced" in said
+    said = [
+        sink_knockout.headline(shown),
+        *(claim.statement for claim in claims),
+        *(row.settings[0] for row in table.rows),
+    ]
+    assert not [words for words in said if "pair" in words]
+    assert "3 random neurons with rows of nearly the norms of" in said[0] and "control neuron silenced" in said
+    assert f"3 random pairs with rows of nearly the norms of {' + '.join(record['result']['named'][:2])} " in (
+        sink_knockout.headline(record)
+    )

@@ -75,6 +75,7 @@ def test_a_model_that_is_named_is_swept(tmp_path):
     text.write_text("A text of its own, long enough for twelve tokens. " * 20)
     record = record_of(sink_sweep.EXPERIMENT, tmp_path, data=f"model={path};{text}")
     assert record["result"]["blocks"] == [1, None] and record["result"]["positions"] == [2, 4, 6]
+    assert sink_sweep.EXPERIMENT.headline(record).startswith("In some block, the mask makes a sink at ")
 
 
 @pytest.mark.nightly
