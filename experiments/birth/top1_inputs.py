@@ -22,9 +22,9 @@ from bornbiased_jax.config import preset
 from bornbiased_jax.experiments._shared import probing
 from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
 from bornbiased_jax.experiments.birth import settings
-from bornbiased_jax.probes.inputs import random_tokens
+from bornbiased_jax.probes.inputs import Inputs, random_tokens
 from bornbiased_jax.probes.run import probe
-from bornbiased_jax.probes.subject import untrained
+from bornbiased_jax.probes.subject import ProbedModel, untrained
 from bornbiased_jax.report.numbers import fixed, identifier, integer
 from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
 
@@ -47,22 +47,26 @@ def _input_sets(context: Context, group: Entry, seq_len: int) -> list[list[Entry
         def compute(folder: Path, input_seed: int = input_seed) -> list[Entry]:
             inputs = random_tokens(group["num_inputs"], seq_len, cfg.vocab_size, seed=input_seed)
             # All seeds share the embedding table of seed 0 (Appendix B.2).
-            records = probe(
-                untrained(cfg), group["seeds"], inputs, resume=folder / "partial", mesh=context.mesh,
-                engine=context.engine,
-            )  # fmt: skip
-            return [
-                {
-                    "seed": record["seed"],
-                    "ids": record["preference"]["ranked_ids"],
-                    "counts": record["preference"]["ranked_counts"],
-                }
-                for record in records
-            ]
+            return ranked_tokens(context, untrained(cfg), group["seeds"], inputs, folder)
 
         identity = [dict(group), seq_len, input_seed]
         by_set.append(context.cached(f"top1_inputs/{group['model']}", identity, compute))
     return by_set
+
+
+def ranked_tokens(
+    context: Context, subject: ProbedModel, seeds: Sequence[int], inputs: Inputs, folder: Path
+) -> list[Entry]:
+    """Probe seeds on one set of inputs, resumed from a folder: the most predicted tokens of each, and their counts."""
+    records = probe(subject, seeds, inputs, resume=folder / "partial", mesh=context.mesh, engine=context.engine)
+    return [
+        {
+            "seed": record["seed"],
+            "ids": record["preference"]["ranked_ids"],
+            "counts": record["preference"]["ranked_counts"],
+        }
+        for record in records
+    ]
 
 
 def shared_tokens(sets: Sequence[Sequence[Entry]], count: int) -> tuple[float, float]:

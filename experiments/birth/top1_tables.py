@@ -17,10 +17,11 @@ from pathlib import Path
 import numpy as np
 
 from bornbiased_jax.config import preset
+from bornbiased_jax.experiments._shared import probing
 from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
 from bornbiased_jax.experiments.birth import settings
+from bornbiased_jax.experiments.birth.top1_inputs import ranked_tokens
 from bornbiased_jax.probes.inputs import random_tokens
-from bornbiased_jax.probes.run import probe
 from bornbiased_jax.probes.subject import untrained
 from bornbiased_jax.report.numbers import fixed, percent
 from bornbiased_jax.report.tables import Cells, Table, tabulate
@@ -44,17 +45,7 @@ def _probe(context: Context, table_seed: int, input_seed: int) -> list[Entry]:
     def compute(folder: Path) -> list[Entry]:
         inputs = random_tokens(values["num_inputs"], values["seq_len"], cfg.vocab_size, seed=input_seed)
         subject = untrained(cfg, fixed_embedding_seed=table_seed)
-        records = probe(
-            subject, values["seeds"], inputs, resume=folder / "partial", mesh=context.mesh, engine=context.engine
-        )
-        return [
-            {
-                "seed": record["seed"],
-                "ids": record["preference"]["ranked_ids"],
-                "counts": record["preference"]["ranked_counts"],
-            }
-            for record in records
-        ]
+        return ranked_tokens(context, subject, values["seeds"], inputs, folder)
 
     return context.cached(f"top1_tables/{values['model']}", [dict(values), table_seed, input_seed], compute)
 
@@ -101,8 +92,7 @@ def _top_counts(record: Record) -> np.ndarray:
 def tables(record: Record) -> Sequence[Table]:
     """Tabulate top-1 tokens by seed and table, tokens in common, and the frequencies under both tables."""
     values = record["settings"]
-    changes = ", ".join(f"{key}={value}" for key, value in values["changes"].items())
-    model = values["model"] + (f" ({changes})" if changes else "")
+    model = probing.name_of(values)
     heads, place = ["model", "N", "T"], [model, values["num_inputs"], values["seq_len"]]
     by_seed = []
     for (index, seed), table_seed in itertools.product(enumerate(values["seeds"]), values["table_seeds"]):
