@@ -138,7 +138,7 @@ def parameter_spec(parameter: Parameter, mesh: Mesh) -> PartitionSpec:
     A matrix is cut along ``fsdp`` in the largest of its dimensions that divide evenly and are none of :data:`UNCUT`.
     Vectors are whole everywhere, as they cost nothing.
     """
-    ways = mesh.shape["fsdp"]
+    ways = mesh.shape.get("fsdp", 1)
     # Several named axes in one dimension lie one after the other: the outer one is cut.
     fits = [at for at, axes in enumerate(parameter.axes) if axes[0] not in UNCUT and parameter.shape[at] % ways == 0]
     if ways == 1 or not fits or not parameter.is_matrix:

@@ -70,6 +70,8 @@ def test_every_matrix_of_every_preset_is_cut():
     for name in ("gpt2-nano", "llama-nano", "qwen-nano"):
         for path, row in parameter_table(preset(name)).items():
             assert ("fsdp" in parallel.parameter_spec(row, mesh)) == row.is_matrix, path
+    # A mesh of a caller's own, without that axis, cuts nothing.
+    assert parallel.parameter_spec(row, AbstractMesh((4,), ("seed",))) == PartitionSpec()
 
 
 def test_batch_part_of_one_process():

@@ -153,9 +153,10 @@ def test_text_goes_in_and_comes_out(tmp_path):
 def test_tokens_beyond_the_tokenizer_are_signs_in_the_text(monkeypatch):
     """A table is often wider than its tokenizer, and an untrained model may prefer any row."""
     checkpoint = open_checkpoint("seed:3@gpt2-tiny,num_layers=1,d_model=16,d_ff=32,num_heads=2,vocab_size=4096")
-    checkpoint.__dict__["tokenizer"] = ByteTokenizer()
-    monkeypatch.setattr(generation, "generate", lambda checkpoint, ids, *rest, **more: [*ids, 300, 105, 4000])
-    assert generate_text(checkpoint, "H", 3) == ([72, 300, 105, 4000], "H\ufffdi\ufffd")
+    checkpoint.__dict__["tokenizer"] = tokenizer = ByteTokenizer()
+    first = tokenizer.vocab_size  # the least id that it lacks
+    monkeypatch.setattr(generation, "generate", lambda checkpoint, ids, *rest, **more: [*ids, 4000, 105, first])
+    assert generate_text(checkpoint, "H", 3) == ([72, 4000, 105, first], "H\ufffdi\ufffd")
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from bornbiased_jax.lineage.audit.folder import RunOrigin
 from bornbiased_jax.lineage.audit.labels import Label
 from bornbiased_jax.lineage.audit.scheme import _deviations
 from bornbiased_jax.lineage.audit.summary import moments_of
+from bornbiased_jax.lineage.audit.ties import _equal_matrices
 from bornbiased_jax.parameters import unflatten
 from tests.fixtures.gguf_files import convert
 from tests.fixtures.suites import CFG, drifted, initialization, kinds, only, trajectory, write, write_suite
@@ -195,6 +196,22 @@ def test_tables_that_are_declared_frozen_tie_no_runs(tmp_path):
     reports = [audit_folder(tmp_path, frozen=frozen) for frozen in (None, re.compile("/embedding$"))]
     assert [kinds(report) for report in reports] == [{"shared-birth"}, set()]
     assert reports[0]["pairs"] == reports[1]["pairs"] and not reports[0]["pairs"][0]["tied"]
+
+
+def test_experts_are_equal_where_all_experts_of_a_block_are():
+    def summary(digests):
+        records = [SimpleNamespace(path=path, digest=digest, is_evidence=True) for path, digest in digests.items()]
+        return SimpleNamespace(fingerprint=SimpleNamespace(tensors=records))
+
+    experts = {f"language/blocks/0/experts/{expert}/{name}/kernel": "a" for expert in (0, 1) for name in ("up", "down")}
+    others = {
+        "language/embedding/embedding": "a",
+        "language/blocks/0/router/kernel": "a",
+        "vision/embedding/kernel": "a",
+    }
+    changed = {**experts, **others, "language/blocks/0/experts/0/up/kernel": "b"}
+    equal = _equal_matrices(summary(experts | others), summary(changed))
+    assert equal == {(None, "embedding"), (0, "router"), (0, "down")}
 
 
 @pytest.mark.parametrize("stated", [None, 0.02])
