@@ -70,6 +70,7 @@ _BY_NAME = {
     "sink_knockout_given": "sinks.sink_knockout",
     "finding7_bpe": "survival.finding7",
     "top1_inputs_nano": "birth.top1_inputs",
+    "top1_inputs_256": "birth.top1_inputs",
     "top1_tables": "birth",
     "anatomy_of_run": "survival.anatomy",
     "decay_of_run": "survival.decay",

@@ -137,6 +137,16 @@ TOP1_INPUTS_NANO = {
 }
 """Of the paper's model and its two seeds, whose top-1 tokens Table 1(a) gives for several lengths."""
 
+TOP1_INPUTS_256 = {
+    "smoke": TOP1_INPUTS["smoke"],
+    "laptop": {
+        **TOP1_INPUTS["laptop"],
+        "groups": [{"model": "gpt2-nano", "changes": {}, "seeds": [42, 43], "num_inputs": 500, "longest": 256}],
+        "lengths": [256],
+    },
+}
+"""The same at the middle length of Table 1(a), with half as many inputs in a set for time."""
+
 TOP1_TABLES = by_scale(
     ("smoke", "laptop"),
     model=("gpt2-tiny", "gpt2-nano"),

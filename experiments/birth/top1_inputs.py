@@ -169,4 +169,11 @@ EXPERIMENTS = {
         settings=settings.TOP1_INPUTS_NANO,
         cost={"laptop": "up to 53 minutes on two cores that did other work as well; resumes"},
     ),
+    "top1_inputs_256": dataclasses.replace(
+        EXPERIMENT,
+        name="top1_inputs_256",
+        title="Top-1 tokens of the paper's model on other inputs at T = 256",
+        settings=settings.TOP1_INPUTS_256,
+        cost={"laptop": "up to two hours on two cores that did other work as well; resumes"},
+    ),
 }
