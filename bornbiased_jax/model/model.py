@@ -13,6 +13,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.lax import PrecisionLike
 from jax.typing import DTypeLike
 
@@ -21,7 +22,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.attention import Attention
 from bornbiased_jax.model.interventions import NO_EDITS, Edit, Edits, apply_edit, as_edits, of_layer
 from bornbiased_jax.model.layers import MLP, STATIC, Activations, BlockContext, Cache, Experts, Norm, Past, RollingCache
-from bornbiased_jax.model.limits import check_length, check_width
+from bornbiased_jax.model.limits import check_length, check_tokens, check_width
 from bornbiased_jax.parameters import Params
 
 ArrayT = TypeVar("ArrayT", np.ndarray, jax.Array)
@@ -236,7 +237,8 @@ def apply(
         :class:`Outputs`.
 
     Raises:
-        InputError: an unknown capture, a width or length that does not fit the configuration.
+        InputError: a capture that is unknown or that the model does not have; ids on the host, a width or a length that
+            do not fit the configuration, or more positions than the cache has room for.
 
     >>> import numpy as np
     >>> from bornbiased_jax.config import preset
@@ -395,23 +397,46 @@ def _check(
     if getattr(x, "ndim", None) not in (2, 3):
         shape = f"an array of shape {x.shape}" if hasattr(x, "shape") else f"a {type(x).__name__}"
         raise InputError(f"x is {shape}: give an array of token ids [B, T] or of vectors [B, T, D]")
+    if 0 in x.shape:
+        raise InputError(f"x has shape {x.shape}: give at least one sequence of at least one position")
     for name in capture:
-        if name not in CAPTURABLE:
-            raise InputError(f"unknown capture {name!r}: choose from {', '.join(CAPTURABLE)}")
-        if cfg.num_experts is not None and name in ("mlp_preactivation", "mlp_up", "mlp_hidden"):
-            raise InputError(f"{name} is not captured in a mixture of experts, where each token has its own neurons")
-        if cfg.num_experts is None and name == "router_logits":
-            raise InputError("router_logits are those of a mixture of experts: this model has none")
+        _check_capture(cfg, name)
     if positions == "last" and "attention_received" in capture:
         raise InputError("attention_received needs every query: use positions='all'")
     if any(as_edits(options.edit)) and (positions == "last" or options.cache is not None):
         raise InputError("an edit counts the positions of a whole pass: use positions='all' and no cache")
     if x.ndim == 3:
         check_width(cfg, x.shape[-1])
+    elif isinstance(x, np.ndarray):
+        # Ids on the host are looked at: a negative one would be counted from the table's end, one beyond it give NaN.
+        check_tokens(x, cfg.vocab_size)
     if options.rolling is None:
-        check_length(cfg, x.shape[1])
+        _check_positions(cfg, x.shape[1], options.cache)
     elif options.cache is not None:
         raise InputError("a rolling cache and a whole one exclude each other: give one of them")
+
+
+def _check_capture(cfg: ModelConfig, name: str) -> None:
+    if name not in CAPTURABLE:
+        raise InputError(f"unknown capture {name!r}: choose from {', '.join(CAPTURABLE)}")
+    if cfg.num_experts is not None and name in ("mlp_preactivation", "mlp_up", "mlp_hidden"):
+        raise InputError(f"{name} is not captured in a mixture of experts, where each token has its own neurons")
+    if cfg.num_experts is None and name == "router_logits":
+        raise InputError("router_logits are those of a mixture of experts: this model has none")
+    if not cfg.attention and (name.startswith("attention_") or name in ("keys", "values")):
+        raise InputError(f"{name} is of attention, which this model lacks (attention=false): leave it out")
+    if not cfg.mlp and name.startswith("mlp_"):
+        raise InputError(f"{name} is of an MLP, which this model lacks (mlp=false): leave it out")
+
+
+def _check_positions(cfg: ModelConfig, length: int, cache: Cache | None) -> None:
+    # How far a cache is filled is known only outside a compiled program.
+    filled = 0 if cache is None or isinstance(cache.length, Tracer) else int(cache.length)
+    check_length(cfg, filled + length)
+    if cache is not None and filled + length > cache.keys_LBSGK.shape[2]:
+        raise InputError(
+            f"the cache has room for {cache.keys_LBSGK.shape[2]} positions, not for {filled + length}: make a larger one"
+        )
 
 
 def mlp0_config(

@@ -219,6 +219,44 @@ def test_bad_names_of_captured_activations_are_refused(call, word):
         eager_apply(cfg, init_seed(cfg, 0), jnp.zeros((1, 4), jnp.int32), **call)
 
 
+@pytest.mark.parametrize("missing", ["attention", "mlp"])
+def test_activations_that_a_model_cannot_have_are_refused(missing):
+    """They are those of ``CAPTURABLE`` that the other kind of block does not have."""
+    cfg = preset("gpt2-tiny", num_layers=1, d_model=8, num_heads=1, d_ff=8, vocab_size=8, **{missing: False})
+    params, tokens = init_seed(cfg, 0), jnp.zeros((1, 2), jnp.int32)
+    prefixes = {"attention": ("attention_", "keys", "values"), "mlp": ("mlp_", "router_")}[missing]
+    refused = [name for name in CAPTURABLE if name.startswith(prefixes)]
+    assert len(refused) == {"attention": 7, "mlp": 6}[missing]
+    for name in refused:
+        with pytest.raises(InputError, match=name):
+            eager_apply(cfg, params, tokens, capture=("residual", name))
+    present = tuple(name for name in CAPTURABLE if name not in (*refused, "router_logits"))
+    assert set(eager_apply(cfg, params, tokens, capture=present).layers) == set(present)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "words"),
+    [([[3, 99]], "token id 99"), ([[3, -1]], "token id -1"), ([[0.5]], "integers"), (np.zeros((1, 0), int), "shape")],
+)
+def test_ids_on_the_host_are_of_the_vocabulary(tokens, words):
+    """A negative id would be counted from the end of the table, and one beyond it give NaN."""
+    cfg = SHALLOW
+    with pytest.raises(InputError, match=words):
+        eager_apply(cfg, init_seed(cfg, 0), np.asarray(tokens))
+
+
+@pytest.mark.parametrize(("positions", "room", "words"), [("rope", 6, "room for 6"), ("learned", 9, "8 learned")])
+def test_a_pass_beyond_its_cache_or_its_positions_is_refused(positions, room, words):
+    """More keys than fit would be written over others; positions that no table has are NaN."""
+    cfg = SHALLOW.replace(num_layers=1, positions=positions, max_seq_len=8)
+    params, tokens = init_seed(cfg, 0), np.arange(9)[None]
+    cache = eager_apply(cfg, params, tokens[:, :5], options=ForwardOptions(cache=empty_cache(cfg, 1, room))).cache
+    with pytest.raises(InputError, match=words):
+        eager_apply(cfg, params, tokens[:, 5:], options=ForwardOptions(cache=cache))
+    fits = eager_apply(cfg, params, tokens[:, 5:6], options=ForwardOptions(cache=cache))
+    assert int(fits.cache.length) == 6 and np.isfinite(fits.logits_BTV).all()
+
+
 def test_wrong_width_and_length_are_refused():
     cfg = CASES["gpt2-learned"]
     params = init_seed(cfg, 0)
