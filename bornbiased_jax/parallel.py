@@ -295,6 +295,11 @@ def batch_axes(mesh: Mesh | None) -> tuple[int, ...]:
     return (1, 1) if mesh is None else tuple(mesh.shape[name] for name in BATCH_AXES)
 
 
+def tree_bytes(tree: PyTree) -> int:
+    """Count the bytes of all arrays of a tree, or of their shapes."""
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
 def fetch(tree: PyTree) -> PyTree:
     """Fetch small arrays to the host of every process, however they are spread."""
     if jax.process_count() == 1:

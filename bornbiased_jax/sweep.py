@@ -23,7 +23,7 @@ from jax.sharding import PartitionSpec
 from bornbiased_jax import hardware, parallel
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.keys import check_seed
-from bornbiased_jax.parallel import PyTree
+from bornbiased_jax.parallel import PyTree, tree_bytes
 
 SweepMode = Literal["auto", "vmap", "map"]
 CPU_BUDGET_BYTES = 2 * 2**30
@@ -118,7 +118,7 @@ def plan(probe: Probe, params: PyTree, batch: PyTree, num_seeds: int, options: S
     seed = jax.ShapeDtypeStruct((), jnp.uint32)
     shapes = jax.eval_shape(params, seed) if callable(params) else _shapes(params)
     state = jax.eval_shape(probe.init)
-    state_bytes = _bytes(state) + (_bytes(shapes) if callable(params) else 0)
+    state_bytes = tree_bytes(state) + (tree_bytes(shapes) if callable(params) else 0)
     on_cpu = jax.default_backend() == "cpu"
     mode: Literal["vmap", "map"] = ("map" if on_cpu else "vmap") if options.mode == "auto" else options.mode
     budget = float(CPU_BUDGET_BYTES)
@@ -139,15 +139,11 @@ def plan(probe: Probe, params: PyTree, batch: PyTree, num_seeds: int, options: S
     if chunk is None:
         chunk = int(min(MAX_CHUNK, max(1, budget // max(1, state_bytes)))) * devices
     shards = min(MAX_SHARDS, hardware.cores(), chunk, num_seeds) if threaded else 1
-    # Equal parts for all devices and CPU shards.
+    # Chunks of about one size, so that the last is hardly padded; equal parts for all devices and CPU shards.
     parts = devices * shards
-    chunk = min(chunk, math.ceil(num_seeds / parts) * parts)
+    chunk = min(chunk, math.ceil(num_seeds / math.ceil(num_seeds / chunk) / parts) * parts)
     rounded = math.ceil(chunk / devices) * devices if shards == 1 else chunk // shards * shards
     return Plan(mode, rounded, state_bytes, shards, devices)
-
-
-def _bytes(tree: PyTree) -> int:
-    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def _shapes(tree: PyTree) -> PyTree:
@@ -261,12 +257,11 @@ def sweep(
     results: dict[int, PyTree] = {}
     for start in range(0, len(distinct), layout.chunk):
         part = distinct[start : start + layout.chunk]
-        # The last chunk is padded, so that one compiled program serves all.
-        padded = part + [part[-1]] * (layout.chunk - len(part))
+        # The last shard is padded, so that one compiled program serves all; shards without a seed are left out.
+        size = layout.chunk // layout.cpu_shards
+        padded = np.asarray(part + [part[-1]] * (-len(part) % size), np.uint32)
         tick = None if advance is None else functools.partial(advance, len(part))
-        result = _sweep_chunk(
-            compiled, weights, np.split(np.asarray(padded, np.uint32), layout.cpu_shards), batches(), tick
-        )
+        result = _sweep_chunk(compiled, weights, np.split(padded, len(padded) // size), batches(), tick)
         for i, seed in enumerate(part):
             results[seed] = jax.tree.map(lambda leaf, i=i: leaf[i], result)
     # Seeds given twice are computed once.

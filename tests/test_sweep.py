@@ -107,6 +107,33 @@ def test_steady_layout_depends_on_sizes_alone(monkeypatch):
         assert (at_once(mode="vmap"), at_once(mode="vmap", chunk=3)) == (8, 3)
 
 
+@pytest.mark.parametrize(
+    ("options", "num_seeds"), [(dict(steady=True, chunk=4), 1), (dict(steady=True), 3), ({}, 3), (dict(chunk=4), 5)]
+)
+def test_no_seed_is_computed_twice(monkeypatch, options, num_seeds):
+    """Shards that have no seed of their own stay idle; one that lacks a seed is padded."""
+    monkeypatch.setattr("bornbiased_jax.hardware.cores", lambda: 2)
+    computed = []
+
+    def update(state, params, batch):
+        jax.debug.callback(lambda first: computed.append(float(first)), params["w"][0, 0])
+        return state + jnp.sum(batch["x"] @ params["w"])
+
+    probe = Probe(lambda: jnp.zeros(()), update, lambda state, _params: {"total": state})
+    list(sweep(probe, draw, range(num_seeds), lambda: BATCHES[:1], SweepOptions("map", **options)))
+    jax.effects_barrier()
+    # A steady program has one seed; others have two here, of which the last may lack one.
+    most = num_seeds if "steady" in options else 2 * -(-num_seeds // 2)
+    assert len(set(computed)) == num_seeds and len(computed) == most
+
+
+def test_chunks_have_about_one_size(monkeypatch):
+    monkeypatch.setattr("bornbiased_jax.hardware.cores", lambda: 2)
+    assert planned(BATCHES[0], 257, mode="map").chunk == 130
+    assert planned(BATCHES[0], 256, mode="map").chunk == 256
+    assert planned(BATCHES[0], 9, mode="map", chunk=8).chunk == 6
+
+
 def test_chunks_are_bounded_by_memory(monkeypatch):
     batch = BATCHES[0]
     first = planned(batch, 1000, mode="map").bytes_per_seed
