@@ -43,22 +43,24 @@ class _SavedStep(Protocol):
 
 @dataclasses.dataclass
 class _Preservation:
-    """The checkpoints that stay: those kept forever, the latest of those that are due, and the newest in any case.
+    """The checkpoints that stay: those kept forever, the latest of the regular ones, and the newest in any case.
 
-    What a signal made (``passing``) does not count among the latest, so that an interrupted run keeps in the end what
-    an undisturbed one keeps.
+    What is kept forever beside the interval does not count among the latest, and neither does what a signal made
+    (``passing``), so that an interrupted run keeps in the end what an undisturbed one keeps.
     """
 
     forever: frozenset[int]
     latest: int | None
+    every: int | None
     passing: frozenset[int]
 
     def should_preserve(self, checkpoints: Sequence[_SavedStep], **_context: object) -> list[bool]:
         """Answer for each checkpoint, ascending by step; Orbax asks after every save."""
-        # The latest of the due ones, those kept for ever, and the newest in any case.
+        # Of another interval, before the run resumed, are some that are neither kept forever nor multiples of this one.
         steps = [checkpoint.step for checkpoint in checkpoints]
-        due = [step for step in steps if step not in self.passing]
-        preserved = {*(due if self.latest is None else due[-self.latest :]), *steps[-1:]}
+        beside = {step for step in self.forever if self.every is None or step % self.every}
+        regular = [step for step in steps if step not in self.passing | beside]
+        preserved = {*(regular if self.latest is None else regular[-self.latest :]), *steps[-1:]}
         return [step in preserved or step in self.forever for step in steps]
 
 
@@ -93,7 +95,10 @@ class Checkpointer:
         self._wanted = frozenset(checkpoint_steps(config, steps))
         self._saved: int | None = None
         self._preservation = _Preservation(
-            frozenset(kept_forever(config, steps)), config.keep_latest, _read_interrupted(folder) - self._wanted
+            frozenset(kept_forever(config, steps)),
+            config.keep_latest,
+            config.checkpoint_every,
+            _read_interrupted(folder) - self._wanted,
         )
         self._manager: ocp.training.Checkpointer | None = None
         # Until the end: threads report on their own time.

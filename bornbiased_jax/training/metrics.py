@@ -10,7 +10,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
 from types import ModuleType
@@ -257,6 +257,9 @@ def resumed_loggers(folder: Path, config: PretrainConfig, first: int) -> list[Lo
         InputError: their files cannot be written.
     """
     earlier = [line for line in read_metrics(folder) if line["step"] <= first]
+    # Where a signal stopped the run its last step has a line that an undisturbed run would not write.
+    if earlier and earlier[-1]["step"] == first and not has_line(config, first, earlier[-1]):
+        earlier.pop()
     # The lines come first: rows of the CSV are made again from them.
     try:
         loggers: list[Logger] = [FileLogger(folder / METRICS_FILE, earlier, json_line)]
@@ -285,6 +288,11 @@ def write_finished(folder: Path, config: PretrainConfig) -> None:
             TensorBoardLogger(folder, lines).close()
     if config.wandb:
         progress.warn(f"{folder} is a finished run: nothing more is logged to Weights & Biases")
+
+
+def has_line(config: PretrainConfig, step: int, values: Mapping[str, object]) -> bool:
+    """Return whether a step has a line by itself: it is due, or has a held-out loss."""
+    return step % config.log_every == 0 or "validation_loss" in values
 
 
 class MetricsLog:
@@ -331,7 +339,7 @@ class MetricsLog:
         self._check_finite(values)
         self.loss = values["loss"]
         self._unwritten = values
-        if self.step % self._config.log_every == 0 or "validation_loss" in values:
+        if has_line(self._config, self.step, values):
             self._write_line()
 
     def close(self) -> None:

@@ -264,6 +264,16 @@ def test_an_interrupted_run_keeps_what_an_undisturbed_one_keeps(calm, place, sig
     assert not (Path(config.out) / ".interrupted.json").exists()
 
 
+@pytest.mark.parametrize("is_spaced", nightly_except([False, True], True))
+def test_the_latest_of_the_regular_checkpoints_are_beside_those_kept_forever(place, is_spaced):
+    """The last step and the log-spaced ones are no multiples of the interval, and crowd none of these out."""
+    config = make(
+        place, f"latest-{is_spaced}", steps=7, checkpoint_every=3, keep_latest=1, checkpoint_log_spaced=is_spaced
+    )
+    pretrain(config)
+    assert find_steps(Path(config.out)) == ([0, 1, 2, 4, 6, 7] if is_spaced else [0, 6, 7])
+
+
 # Weights to begin with
 
 

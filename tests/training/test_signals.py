@@ -24,6 +24,9 @@ def test_a_run_stopped_between_two_lines_still_logs(place, signal_at, capsys):
     assert "step 3 of 6, loss seed 42" in capsys.readouterr().out
     assert [line["step"] for line in read_metrics(place / "seldom")] == [3]
     assert find_steps(place / "seldom") == [0, 3]
+    # In the end there are the lines of a run that nothing stopped.
+    assert command(words(place, "seldom", "--log-every", "100", "--tokenizer", "bytes")) == 0
+    assert [line["step"] for line in read_metrics(place / "seldom")] == [6]
 
 
 SIGNALS = nightly_except(
