@@ -101,7 +101,10 @@ def generate(
         )
     if max_new_tokens == 0:
         return prompt
-    check_forward(cfg, 1, len(prompt), logits=1, also=2 * cache_bytes(cfg, 1, len(prompt) + max_new_tokens))
+    # In the weights' own type; the cache twice, before and after a token.
+    itemsize = jnp.dtype(checkpoint.dtype or jnp.float32).itemsize
+    caches = 2 * cache_bytes(cfg, 1, len(prompt) + max_new_tokens, itemsize)
+    check_forward(cfg, 1, len(prompt), logits=1, also=caches, itemsize=itemsize)
     check_overflow(cfg, checkpoint.params())
     stop = -1 if stop_id is None else stop_id
     key = stream_key(sampling.seed, "generate")

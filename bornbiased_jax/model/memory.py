@@ -1,7 +1,7 @@
 """Memory and operations of a forward pass, counted from the configuration before anything is allocated.
 
 Estimates of memory are from below: what they exceed cannot be done. They count the arrays that are alive together at
-the widest place of a forward pass, in float32, and leave out what compilers add.
+the widest place of a forward pass, in float32 unless told otherwise, and leave out what compilers add.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ def forward_bytes(
     logits: int = 0,
     all_weights: bool = False,
     keep_activations: bool = False,
+    itemsize: int = FLOAT,
 ) -> int:
     """Estimate the bytes of a forward pass without the parameters.
 
@@ -75,6 +76,7 @@ def forward_bytes(
         logits: at how many positions of a sequence they are made.
         all_weights: attention weights of all queries at once, as where they are captured; else block of rows by block.
         keep_activations: of all blocks, as for a backward pass; else those of the widest block.
+        itemsize: bytes of a number of the computation.
     """
     # Activations of one position: queries, keys, values and their aggregate; the MLP; the residual stream.
     heads = cfg.num_heads * cfg.key_dim + 2 * cfg.kv_heads * cfg.key_dim
@@ -99,12 +101,12 @@ def forward_bytes(
     # where another one was chosen.
     has_copies = cfg.num_experts is not None and jax.default_backend() == "cpu"
     copies = (cfg.num_experts or 0) * experts * max(cfg.d_ff, cfg.d_model) if has_copies else 0
-    return FLOAT * (numbers + sequences * max(logits * cfg.vocab_size, length * copies))
+    return itemsize * (numbers + sequences * max(logits * cfg.vocab_size, length * copies))
 
 
-def cache_bytes(cfg: ModelConfig, sequences: int, length: int) -> int:
+def cache_bytes(cfg: ModelConfig, sequences: int, length: int, itemsize: int = FLOAT) -> int:
     """Count the bytes of the keys and values of ``length`` positions, all blocks."""
-    return FLOAT * 2 * cfg.num_layers * sequences * length * cfg.kv_heads * cfg.key_dim
+    return itemsize * 2 * cfg.num_layers * sequences * length * cfg.kv_heads * cfg.key_dim
 
 
 def check_weights(cfg: ModelConfig, *, copies: float = 1) -> None:
@@ -134,6 +136,7 @@ def check_forward(
     logits: int = 0,
     all_weights: bool = False,
     also: float = 0.0,
+    itemsize: int = FLOAT,
 ) -> None:
     """Refuse a forward pass that does not fit (:func:`forward_bytes`) together with ``also`` more bytes.
 
@@ -141,7 +144,7 @@ def check_forward(
         InputError: it does not; the sentence says what to lower.
     """
     # With what is held during the pass, such as logits of a reference.
-    needed = also + forward_bytes(cfg, sequences, length, logits=logits, all_weights=all_weights)
+    needed = also + forward_bytes(cfg, sequences, length, logits=logits, all_weights=all_weights, itemsize=itemsize)
     many = "sequence" if sequences == 1 else "sequences"
     remedy = "ask for shorter sequences" if sequences == 1 else "ask for shorter sequences or a smaller batch"
     hardware.check_memory(needed, f"a forward pass of {sequences:,} {many} of {length:,} tokens", remedy)

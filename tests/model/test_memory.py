@@ -9,12 +9,15 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from bornbiased_jax import hardware
+from bornbiased_jax import hardware, parallel
+from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.evaluation.generation import generate
 from bornbiased_jax.init import parameter_shapes
 from bornbiased_jax.model import apply, empty_cache
+from bornbiased_jax.model.adapters import lora
 from bornbiased_jax.model.loss import loss_sum
 from bornbiased_jax.model.memory import (
     cache_bytes,
@@ -26,6 +29,10 @@ from bornbiased_jax.model.memory import (
     needed_operations,
     weights_bytes,
 )
+from bornbiased_jax.training import PretrainConfig
+from bornbiased_jax.training.memory import memory_needed
+from bornbiased_jax.training.optimizer import make_optimizer
+from bornbiased_jax.training.program import abstract_state
 from bornbiased_jax.training.throughput import flops_per_token
 
 SIZES = dict(num_layers=2, vocab_size=512)
@@ -57,6 +64,35 @@ def test_a_cache_and_the_largest_tensor_are_counted():
     cache = jax.eval_shape(functools.partial(empty_cache, cfg, 3, 7))
     assert cache_bytes(cfg, 3, 7) == 4 * (cache.keys_LBSGK.size + cache.values_LBSGK.size)
     assert largest_tensor_bytes(cfg) == 4 * cfg.vocab_size * cfg.d_model
+
+
+class DecodingError(Exception):
+    """Decoding has begun."""
+
+
+def test_half_precision_weights_have_half_the_cache(monkeypatch):
+    """A cache of 2²² positions, of 2 · 2 · 8 numbers each with its copy."""
+
+    def decode(*_arguments):
+        raise DecodingError
+
+    monkeypatch.setattr(hardware, "device_memory", lambda: 400 * 2**20)
+    monkeypatch.setattr("bornbiased_jax.evaluation.generation._decode", decode)
+    sizes = "num_layers=1,d_model=8,num_heads=1,d_ff=8,vocab_size=16,max_seq_len=5000000"
+    for dtype, outcome in ((None, InputError), (jnp.bfloat16, DecodingError)):
+        with pytest.raises(outcome):
+            generate(open_checkpoint(f"seed:1@gpt2-tiny,{sizes}", dtype=dtype), [1], 2**22 - 1)
+
+
+@pytest.mark.parametrize("changes", [{}, {"optimizer": "muon"}, {"adapter": lora(2)}], ids=["adamw", "muon", "lora"])
+def test_a_training_state_is_counted_as_it_is_held(changes):
+    """Muon has one mean of a matrix; an adapter has its base besides."""
+    config = PretrainConfig(preset("llama-tiny", **SIZES), "builtin:prose", "run", seeds=(1, 2, 3), **changes)
+    mesh = parallel.build_mesh(parallel.parse_mesh(None))
+    arrays = abstract_state(config, make_optimizer(config, 1), mesh).arrays
+    gradient = parallel.tree_bytes(arrays[0]) // 3
+    base = weights_bytes(config.model) if config.adapter else 0
+    assert memory_needed(config).state == base + parallel.tree_bytes(arrays) + gradient
 
 
 def test_a_shared_expert_is_counted_for_every_token():
