@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -14,6 +14,7 @@ from bornbiased_jax.config import ModelConfig, check_config
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.adapters import Adapter, adapter_shapes
 from bornbiased_jax.parallel import parse_mesh
+from bornbiased_jax.schema import shown
 
 Schedule = Literal["cosine", "linear", "constant", "wsd"]
 Optimizer = Literal["adamw", "muon"]
@@ -113,7 +114,7 @@ class PretrainConfig:
 
     def __post_init__(self) -> None:
         check_config(self.model)
-        if isinstance(self.seeds, int | str):
+        if isinstance(self.seeds, str) or not isinstance(self.seeds, Iterable):
             raise InputError(f"seeds={self.seeds!r} is one value: give a list, as in seeds=({self.seeds},)")
         object.__setattr__(self, "out", str(self.out))
         object.__setattr__(self, "data", str(self.data))
@@ -128,6 +129,8 @@ class PretrainConfig:
             value, choices = getattr(self, name), typing.get_args(kind)
             if typing.get_origin(kind) is Literal and value not in choices:
                 raise InputError(f"{name}={value!r} is not one of {', '.join(choices)}")
+            if kind is bool and not isinstance(value, bool):
+                raise InputError(f"{name}={shown(value)} is not true or false")
             if ranges.ends(kind) is not None and (value is not None or type(None) not in choices):
                 object.__setattr__(self, name, ranges.within(kind, value, name))
         # Learning rate and its schedule.
@@ -149,6 +152,10 @@ class PretrainConfig:
                 "or set max_seq_len"
             )
         # Adapters and the mesh.
+        if not isinstance(self.adapter, Adapter | None):
+            raise InputError(f"adapter={shown(self.adapter)} is none: make one by lora, prefix or prefix_plus")
+        if not isinstance(self.mesh, str | None):
+            raise InputError(f"mesh={shown(self.mesh)} is not a text such as data=2,fsdp=2")
         if self.adapter is not None:
             adapter_shapes(self.model, self.adapter)
             if self.optimizer == "muon":

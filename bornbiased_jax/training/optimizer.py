@@ -23,7 +23,7 @@ def learning_rate(config: PretrainConfig, steps: int) -> optax.Schedule:
 
     Update t (from 0) has rate peak·(t + 1)/warmup while t < warmup. From there the rate stays ("constant"), falls by
     half a cosine ("cosine"), by a line ("linear"), or by a line in the last fifth of all updates alone ("wsd"). Where
-    it falls, the last update has the minimum.
+    it falls, the last update has the minimum, if it is not the first after the warm-up, which has the peak.
     """
     peak, floor, warmup = config.learning_rate, config.min_learning_rate, config.warmup
     # Updates from the first at the peak to the last.

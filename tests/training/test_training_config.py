@@ -47,6 +47,12 @@ def test_round_trip():
         ({"validation_fraction": 0.0}, "validation_fraction"),
         ({"mesh": "seed=2", "seeds": (1, 2, 3)}, "divide"),
         ({"mesh": "rows=2"}, "rows"),
+        ({"mesh": 2}, "mesh=2 is not a text"),
+        ({"seeds": None}, "seeds=None is one value"),
+        ({"seeds": 1.5}, "seeds=1.5 is one value"),
+        ({"adapter": "lora"}, "adapter='lora' is none"),
+        ({"remat": "false"}, "remat='false' is not true or false"),
+        ({"checkpoint_log_spaced": 1}, "checkpoint_log_spaced=1 is not true or false"),
         ({"model": preset("gpt2-small"), "context": 2048}, "max_seq_len"),
     ],
 )
