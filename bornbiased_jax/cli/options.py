@@ -194,7 +194,8 @@ def swept_configs(
         Each with the swept field and its value, as records carry them; empty without a sweep.
 
     Raises:
-        InputError: as :func:`model_config`; a sweep of another form, of a value twice, or of one that is refused.
+        InputError: as :func:`model_config`; a sweep of another form, of a value twice, of one that is refused, or of a
+            field that is set as well.
     """
     if sweep is None:
         return [(model_config(name, settings), {})]
@@ -204,6 +205,11 @@ def swept_configs(
         raise InputError(f"--sweep {shown(sweep)} is not of the form field=a,b,c, as in d_model=64,128,256")
     if len(set(values)) < len(values):
         raise InputError(f"--sweep {shown(sweep)} names a value twice: leave one of them out")
+    for setting in settings:
+        if setting.partition("=")[0] == field:
+            raise InputError(
+                f"--set {shown(setting)} and --sweep {shown(sweep)} set one field: leave --set {field} out"
+            )
     configs = []
     for text in values:
         setting = f"{field}={text}"

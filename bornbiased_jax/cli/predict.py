@@ -61,7 +61,7 @@ def predict(
     if checkpoint is None:
         configs = options.swept_configs(model, settings, sweep)
         options.note_width(model, settings, sweep)
-        cfg = options.model_config(model, settings)
+        cfg = options.model_config(model, settings, next(iter(configs[0][1]), ""))
     else:
         options.refuse_model(model, settings, sweep)
         cfg = open_checkpoint(checkpoint).cfg

@@ -250,9 +250,9 @@ def _run(arguments: dict[str, Any], part: Part) -> None:
         for cfg, value in prepared.models:
             rows = _probe(untrained(cfg, fixed_embedding_seed=fixed), arguments, part, prepared, fixed)
             records += [{**value, **row} for row in rows]
-        # All values of a sweep share the other fields.
-        base = options.model_config(arguments["model"], arguments["settings"])
+        # All values of a sweep share the other fields, which some of them may not read.
         field = next(iter(prepared.models[0][1]), "")
+        base = options.model_config(arguments["model"], arguments["settings"], field)
         result = kind(records, base.to_dict(), swept=field, precision=arguments["precision"])
     prepared.outputs.show(result, arguments["checkpoint"] or arguments["model"])
 

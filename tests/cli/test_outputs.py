@@ -77,12 +77,14 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(name, option,
     "command", nightly_except([["probe", "preference"], ["probe", "contraction"]], ["probe", "contraction"])
 )
 def test_a_sweep_probes_once_for_each_value(command, folder, capsys):
-    call = [*command, *MODEL, *INPUTS, "--seeds", "3:5", "--json", "swept.json"]
+    model = [word for word in MODEL if word != "num_layers=2"]
+    model.remove("--set")
+    call = [*command, *model, *INPUTS, "--seeds", "3:5", "--json", "swept.json"]
     assert run([*call, "--sweep", "num_layers=1,3"]) == 0
     printed = capsys.readouterr().out
     value = json.loads((folder / "swept.json").read_text())
     assert [(row["num_layers"], row["seed"]) for row in value["records"]] == [(1, 3), (1, 4), (3, 3), (3, 4)]
-    assert value["model"]["num_layers"] == 2
+    assert value["model"]["num_layers"] == 4
     assert "by num_layers" in printed and "mean" in printed and "range" in printed
     # Each value is what --set gives.
     assert run([*call[:-1], "alone.json", "--set", "num_layers=3"]) == 0
@@ -94,11 +96,12 @@ def test_a_sweep_probes_once_for_each_value(command, folder, capsys):
     ("sweep", "words"),
     [
         ("d_modle=16,32", "d_modle"),
-        ("d_model=16,x", "--sweep 'd_model=x'"),
+        ("rope_theta=16,x", "--sweep 'rope_theta=x'"),
         ("d_model", "is not of the form field=a,b,c"),
         ("d_model=16,,32", "is not of the form field=a,b,c"),
         ("d_model=16,16", "names a value twice"),
-        ("num_heads=2,5", "--sweep 'num_heads=5'"),
+        ("head_dim=2,5", "--sweep 'head_dim=5'"),
+        ("num_heads=2,4", "--set 'num_heads=2' and --sweep 'num_heads=2,4' set one field: leave --set num_heads out"),
     ],
 )
 @pytest.mark.parametrize("command", [["probe", "preference", "--num-inputs", "4"], ["predict"]])
@@ -106,6 +109,20 @@ def test_a_bad_sweep_is_refused(command, sweep, words, capsys):
     assert run([*command, *MODEL, "--seq-len", "8", "--sweep", sweep]) == 2
     error = capsys.readouterr().err
     assert words in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "command", [["probe", "preference", "--num-inputs", "4", "--seeds", "0:1"], ["predict", "--num-inputs", "4"]]
+)
+def test_a_setting_that_one_value_of_a_sweep_reads_is_taken(command, folder, capsys):
+    """The base of the sweep has learned positions, to which RoPE's base means nothing."""
+    settings = ["--set", "positions=none", "--set", "rope_theta=500"]
+    assert run([*command, *MODEL, *settings, "--seq-len", "4"]) == 2
+    assert "rope_theta=500 changes nothing where positions=none" in capsys.readouterr().err
+    settings = ["--model", "gpt2-small", *MODEL[2:], "--set", "rope_theta=500", "--sweep", "positions=rope,none"]
+    assert run([*command, *settings, "--seq-len", "4", "--json", "swept.json"]) == 0
+    records = json.loads((folder / "swept.json").read_text())["records"]
+    assert {row["positions"] for row in records} == {"rope", "none"}
 
 
 def test_a_sweep_of_a_checkpoint_is_refused(capsys):

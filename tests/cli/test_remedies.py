@@ -205,6 +205,8 @@ HELPS = (
     Help("is not of the form 0:64 or 42,43", [*PREFERENCE, "--seeds", "x"], 1, ["0:2"]),
     Help("--checkpoint and --model exclude each other: give one of them",
          ["probe", "contraction", *SIZES, "--checkpoint", SEEDS[0], *UNTRAINED], len(UNTRAINED), []),
+    Help("set one field: leave --set",
+         ["predict", "--seq-len", "4", "--sweep", "vocab_size=257,300", *UNTRAINED], 2, []),
     Help("leave --sweep and --gradients out", [*PREDICT, "--page", "d.html", "--diagram", "--gradients"], 1, []),
     Help("say where with --page FILE", [*PREDICT, "--diagram"], 0, ["--page", "d.html"]),
     Help("choose widths that are multiples of 2", [*SCALING, "--widths", "8,9"], 1, ["8,16"]),
