@@ -433,10 +433,9 @@ def _check_positions(cfg: ModelConfig, length: int, cache: Cache | None) -> None
     # How far a cache is filled is known only outside a compiled program.
     filled = 0 if cache is None or isinstance(cache.length, Tracer) else int(cache.length)
     check_length(cfg, filled + length)
-    if cache is not None and filled + length > cache.keys_LBSGK.shape[2]:
-        raise InputError(
-            f"the cache has room for {cache.keys_LBSGK.shape[2]} positions, not for {filled + length}: make a larger one"
-        )
+    room = filled + length if cache is None else cache.keys_LBSGK.shape[2]
+    if filled + length > room:
+        raise InputError(f"the cache has room for {room} positions, not for {filled + length}: make a larger one")
 
 
 def mlp0_config(
