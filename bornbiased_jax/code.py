@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import functools
 import hashlib
 import inspect
@@ -11,8 +10,6 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from bornbiased_jax.errors import InputError
 
@@ -148,33 +145,3 @@ def _is_silent(node: object) -> bool:
     return isinstance(node, ast.Assign) and all(
         isinstance(target, ast.Name) and target.id.startswith("__") for target in node.targets
     )
-
-
-def describe(value: object) -> object:
-    """Describe a callable, JSON-ready: its code and, through partials, lists and dataclasses, what it carries.
-
-    Raises:
-        InputError: a function within another one or without a name, which its code alone does not tell from others.
-    """
-    if value is None or isinstance(value, str):
-        return value
-    if inspect.isfunction(value):
-        if "<" in value.__qualname__:
-            raise InputError(
-                f"{value.__qualname__} is not told from other functions: define it at the top of a module, and give it "
-                "its numbers by jax.tree_util.Partial"
-            )
-        return [code_digest(value), value.__qualname__]
-    if isinstance(value, functools.partial):
-        return [describe(part) for part in (value.func, *value.args, *sorted(value.keywords.items()))]
-    if isinstance(value, list | tuple):
-        return [describe(part) for part in value]
-    if dataclasses.is_dataclass(value):
-        fields = [getattr(value, field.name) for field in dataclasses.fields(value)]
-        return [code_digest(type(value)), *map(describe, fields)]
-    return array_digest(np.ascontiguousarray(value))
-
-
-def array_digest(array: np.ndarray) -> str:
-    """Compute the digest of an array: of its type, its shape and its numbers."""
-    return hashlib.sha256(f"{array.dtype.str}{array.shape}".encode() + array.tobytes()).hexdigest()

@@ -8,6 +8,7 @@ before it is computed with. Whether what is asked for fits this machine is anoth
 from __future__ import annotations
 
 import typing
+from numbers import Real
 from typing import Annotated, Any
 
 from annotated_types import Interval
@@ -95,7 +96,7 @@ def in_words(kind: object) -> str:
 
 
 def within(kind: object, value: object, name: str) -> Any:  # noqa: ANN401 (int or float, as the type says)
-    """Return the value as a number of the type; an integer may be given as a whole float.
+    """Return the value as a Python number of the type; an integer may be given as a whole float, or as NumPy's.
 
     Raises:
         InputError: it is no such number, with the name, the value and the range.
@@ -108,7 +109,7 @@ def within(kind: object, value: object, name: str) -> Any:  # noqa: ANN401 (int 
     assert limits is not None
     number, low, high = limits
     # A comparison with NaN is false.
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high:
+    if isinstance(value, Real) and not isinstance(value, bool) and low <= value <= high:
         converted = number(value)
         if converted == value:
             return converted

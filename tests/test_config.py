@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +11,7 @@ from bornbiased_jax.config import FIELDS, PRESETS, TYPES, ModelConfig, parse_set
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import parameter_shapes
 from bornbiased_jax.parameters import count_parameters
-from bornbiased_jax.ranges import ends
+from bornbiased_jax.ranges import Layers, ends, within
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -120,3 +121,9 @@ def test_any_text_as_a_setting_gives_a_config_or_a_sentence(field, text):
         assert str(error)
     else:
         assert ModelConfig.from_dict(cfg.to_dict()) == cfg
+
+
+def test_numbers_of_numpy_are_numbers_and_its_flags_are_none():
+    assert within(Layers, np.int64(8), "num_layers") == 8 and type(within(Layers, np.int64(8), "num_layers")) is int
+    with pytest.raises(InputError, match="num_layers=.*is not an integer from 1 to 10,000"):
+        within(Layers, np.bool_(True), "num_layers")

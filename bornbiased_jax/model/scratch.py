@@ -7,26 +7,32 @@ its digests. The list is written last, so that a killed pass resumes after its l
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import hashlib
+import inspect
 import math
 import os
 import re
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, BinaryIO, Literal
 
 import numpy as np
 from annotated_types import Ge, Len
 from typing_extensions import TypedDict
 
 from bornbiased_jax import io, progress
+from bornbiased_jax.code import code_digest
 from bornbiased_jax.errors import InputError
 
 LIST = "whole.json"
 FINISHED = "finished.npz"
 NOTHING = -1
 """The number of whole blocks of a page that has not even the embedded sequences."""
+# Bytes that are written at once where a file gets its room by zeros.
+_ZEROS = 1 << 24
 
 
 class BlockList(TypedDict):
@@ -88,8 +94,7 @@ class Page:
             self._clear()
             for parity in range(2):
                 with (self.path / _stream_name(parity)).open("wb") as stream:
-                    # All of it now: a mapped page that finds no room later would end the process.
-                    os.posix_fallocate(stream.fileno(), 0, self.stream_bytes)
+                    _allocate(stream, self.stream_bytes)
         except OSError as error:
             raise InputError(
                 f"cannot write {2 * self.stream_bytes:,} bytes into {self.path}: {error.strerror}; free some room or "
@@ -217,3 +222,43 @@ def _load(path: Path, batch: int) -> list[np.ndarray]:
     with np.load(path, allow_pickle=False) as stored:
         count = sum(name.startswith(f"{batch}.") for name in stored.files)
         return [stored[f"{batch}.{index}"] for index in range(count)]
+
+
+def _allocate(stream: BinaryIO, size: int) -> None:
+    """Give a file its room now: a mapped page that finds none later would end the process."""
+    # macOS has no such call: zeros are written there.
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(stream.fileno(), 0, size)
+        return
+    for start in range(0, size, _ZEROS):
+        stream.write(bytes(min(_ZEROS, size - start)))
+
+
+def describe(value: object) -> object:
+    """Describe a callable, JSON-ready: its code and, through partials, lists and dataclasses, what it carries.
+
+    Raises:
+        InputError: a function within another one or without a name, which its code alone does not tell from others.
+    """
+    if value is None or isinstance(value, str):
+        return value
+    if inspect.isfunction(value):
+        if "<" in value.__qualname__:
+            raise InputError(
+                f"{value.__qualname__} is not told from other functions: define it at the top of a module, and give it "
+                "its numbers by jax.tree_util.Partial"
+            )
+        return [code_digest(value), value.__qualname__]
+    if isinstance(value, functools.partial):
+        return [describe(part) for part in (value.func, *value.args, *sorted(value.keywords.items()))]
+    if isinstance(value, list | tuple):
+        return [describe(part) for part in value]
+    if dataclasses.is_dataclass(value):
+        fields = [getattr(value, field.name) for field in dataclasses.fields(value)]
+        return [code_digest(type(value)), *map(describe, fields)]
+    return array_digest(np.ascontiguousarray(value))
+
+
+def array_digest(array: np.ndarray) -> str:
+    """Compute the digest of an array: of its type, its shape and its numbers."""
+    return hashlib.sha256(f"{array.dtype.str}{array.shape}".encode() + array.tobytes()).hexdigest()

@@ -40,7 +40,7 @@ from bornbiased_jax.model.model import (
     head_path,
     logits_of,
 )
-from bornbiased_jax.model.scratch import NOTHING, Page
+from bornbiased_jax.model.scratch import NOTHING, Page, array_digest, describe
 from bornbiased_jax.parallel import PyTree, on_host
 from bornbiased_jax.parameters import Params, parameter_table, unflatten
 from bornbiased_jax.record import computing_device
@@ -246,7 +246,9 @@ def check_overflow(
         largest = weights.largest()
     else:
         # Not the largest of all sizes, which would be an array as large as the leaf.
-        largest = max(max(float(jnp.max(leaf)), -float(jnp.min(leaf))) for leaf in jax.tree.leaves(weights))
+        ends = [(float(jnp.max(leaf)), -float(jnp.min(leaf))) for leaf in jax.tree.leaves(weights)]
+        # NaN in any leaf stays NaN here, which Python's max may pass over.
+        largest = float(np.max(ends))
     if largest <= LARGE:
         return
     # A few ids of the vocabulary: an overflow shows whatever the text is.
@@ -350,8 +352,8 @@ def _identify(
     # The model, what is read of it, and the code that computes it.
     edits = as_edits(options.edit)._asdict()
     facts: list[object] = [weights.identity, weights.cfg.to_dict(), reading.capture, reading.positions, reading.needs]
-    facts += [code.describe(function) for function in (reading.reduce, reading.finish, reading.inputs)]
-    facts += [{site: code.describe(edit) for site, edit in edits.items() if edit is not None}, str(options.precision)]
+    facts += [describe(function) for function in (reading.reduce, reading.finish, reading.inputs)]
+    facts += [{site: describe(edit) for site, edit in edits.items() if edit is not None}, str(options.precision)]
     # Compilers and devices round differently.
     facts += [code.code_digest(BlockProgram), jax.__version__, computing_device()]
     hasher = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
@@ -359,7 +361,7 @@ def _identify(
     shapes = []
     for batch in batches:
         x = np.ascontiguousarray(_generate(batch))
-        hasher.update(code.array_digest(x).encode())
+        hasher.update(array_digest(x).encode())
         entered = reading.inputs_of(x)
         shapes.append((entered.shape[0], entered.shape[1], weights.cfg.d_model))
     return hasher.hexdigest()[:24], shapes

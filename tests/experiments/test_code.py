@@ -7,7 +7,6 @@ import shutil
 import sys
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
@@ -165,15 +164,6 @@ def test_no_module_is_imported_out_of_sight():
         "theory/__init__.py",
     }
     assert observed == silent | followed
-
-
-def test_functions_of_one_module_are_told_apart():
-    """A streamed pass is known by the functions that it calls."""
-    first, second = code.code_digest, code.closure
-    assert code.describe(first) != code.describe(second) and code.describe(first) == code.describe(code.code_digest)
-    assert code.describe(jax.tree_util.Partial(first, 1)) != code.describe(jax.tree_util.Partial(second, 1))
-    with pytest.raises(InputError, match="<lambda> is not told from other functions: define it at the top of"):
-        code.describe(lambda o, layer: 2 * o)
 
 
 def test_modules_named_in_full_by_strings_are_followed(tmp_path):

@@ -13,10 +13,11 @@ import sys
 import time
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
-from bornbiased_jax import io
+from bornbiased_jax import code, io
 from bornbiased_jax import model as models
 from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
 from bornbiased_jax.checkpoints.checkpoint import MAKER
@@ -314,3 +315,31 @@ def test_a_page_removes_its_own_files_alone(tmp_path):
     page.resume()
     page.remove()
     assert [path.name for path in page.path.iterdir()] == ["mine.npz"]
+
+
+def test_functions_of_one_module_are_told_apart():
+    """A streamed pass is known by the functions that it calls."""
+    first, second = code.code_digest, code.closure
+    assert scratch.describe(first) != scratch.describe(second) and scratch.describe(first) == scratch.describe(
+        code.code_digest
+    )
+    assert scratch.describe(jax.tree_util.Partial(first, 1)) != scratch.describe(jax.tree_util.Partial(second, 1))
+    with pytest.raises(InputError, match="<lambda> is not told from other functions: define it at the top of"):
+        scratch.describe(lambda o, layer: 2 * o)
+
+
+def test_a_page_has_its_room_where_files_are_filled_with_zeros(tmp_path, monkeypatch):
+    """Systems without ``posix_fallocate`` compute the same."""
+    inputs = random_tokens(4, 6, 300)
+    expected = fingerprint_outputs(open_checkpoint(TINY, scratch=tmp_path / "a"), inputs).outputs_ND
+    monkeypatch.delattr(scratch.os, "posix_fallocate")
+    outputs_ND = fingerprint_outputs(open_checkpoint(TINY, scratch=tmp_path / "b"), inputs).outputs_ND
+    np.testing.assert_array_equal(outputs_ND, expected)
+
+
+def test_nan_in_a_later_leaf_is_no_small_number():
+    cfg = SHALLOW.replace(num_layers=1)
+    params = models.init_seed(cfg, 0)
+    params["final_norm"]["scale"] = params["final_norm"]["scale"] * np.float32(np.nan)
+    with pytest.raises(Overflow):
+        check_overflow(cfg, params)
