@@ -20,10 +20,9 @@ from bornbiased_jax.model.limits import check_length
 from bornbiased_jax.model.model import head_path
 from bornbiased_jax.parameters import parameter_table
 from bornbiased_jax.prediction import check_room, stack_of
-from bornbiased_jax.theory import preference
 from bornbiased_jax.theory.given_head import NODES, Direction, fractions_given_head
 from bornbiased_jax.theory.mean_field import profile
-from bornbiased_jax.theory.predict import contraction, independent_inputs, scatter
+from bornbiased_jax.theory.predict import contraction, independent_inputs, last_token_fraction, scatter
 from bornbiased_jax.theory.stack import Stack
 
 
@@ -99,10 +98,8 @@ def _top1(cfg: ModelConfig, stack: Stack, seq_len: int, num_inputs: int, seed: i
     if cfg.residual and rho > 0:
         part = min(1.0, math.sqrt(float(common_D @ common_D) / cfg.d_model / (rho * variance)))
     # With tied embeddings the last token raises its own logit.
-    own_fraction = 0.0
-    if cfg.tie_embeddings and tokens and cfg.residual:
-        aligned = math.sqrt(min(stack.embedding_std**2 / variance, 1.0))
-        own_fraction = preference.tied_last_token_fraction(rho, cfg.vocab_size, cfg.d_model, aligned)
+    is_tied = cfg.tie_embeddings and tokens
+    own_fraction = last_token_fraction(mean_field, rho, cfg.vocab_size) if is_tied else 0.0
     counted = independent_inputs(mean_field, rho, num_inputs, own_fraction) or num_inputs
     fractions = fractions_given_head(
         head_VD, Direction(common_D, part), rho, rho_std, scatter(mean_field), counted, own_fraction=own_fraction

@@ -131,11 +131,11 @@ def stack_of(cfg: ModelConfig, *, tokens: bool = True) -> Stack:
 
 
 def _angles(cfg: ModelConfig) -> tuple[float, ...]:
-    """Return the angle a position of every pair of dimensions of a key."""
+    """Return the angle a position of every dimension of a key."""
     if cfg.positions != "rope":
         return ()
     turned = frequencies(cfg).tolist()
-    return (*turned, *[0.0] * (cfg.key_dim // 2 - len(turned)))
+    return (*turned, *turned, *[0.0] * (cfg.key_dim - cfg.rotary_dim))
 
 
 class Prediction(TypedDict):

@@ -291,8 +291,8 @@ def parse_rule(group: str, text: str) -> Rule:
         hint = f"did you mean {near[0]!r}?" if near else f"the groups are {', '.join(GROUPS)}"
         raise InputError(f"init.{group} is no group of parameters: {hint}")
     where = f"init.{group}={text}"
-    # A plus before a digit belongs to a number, as in 1e+2.
-    body, *structures = re.split(r"\+(?=[a-z])", text, maxsplit=1)
+    # Any other plus belongs to a number or to a rule, as in 1e+2 and fan_in+fan_out.
+    body, *structures = re.split(r"\+(?=[a-z]+$)", text)
     structure = structures[0] if structures else "none"
     kind, _, scale = body.partition(":")
     if kind not in KINDS:

@@ -18,7 +18,7 @@ from bornbiased_jax.lineage.audit.scheme import init_scheme, repeats_of
 from bornbiased_jax.lineage.audit.summary import moments_of
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.parameters import flatten, parameter_table
-from bornbiased_jax.schemes import SCHEMES, Rule, parse_groups
+from bornbiased_jax.schemes import SCHEMES, STD_RULES, Rule, parse_groups
 from tests.tiers import nightly_except
 
 D, F, V, L, LAYER = 96, 224, 700, 3, 2
@@ -253,6 +253,15 @@ def test_a_standard_deviation_is_any_number_that_python_writes():
     for text, std in (("1e+2", 100.0), ("1e-2", 0.01), ("1e16", 1e16)):
         cfg = preset("gpt2-tiny", **dict([parse_setting(f"init.down=normal:{text}+balanced")]))
         assert parse_groups(cfg.init_groups)["down"] == Rule("normal", std, "balanced")
+
+
+@pytest.mark.parametrize("structure", ["none", "balanced"])
+def test_every_named_standard_deviation_can_be_set(structure):
+    """Xavier's has a plus before a letter, which was taken for the start of a structure."""
+    for std in STD_RULES:
+        rule = Rule("uniform", std, structure)
+        cfg = preset("gpt2-tiny", **dict([parse_setting(f"init.down={rule}")]))
+        assert parse_groups(cfg.init_groups) == {"down": rule}
 
 
 def test_mirrored_with_odd_width_is_refused():

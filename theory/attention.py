@@ -9,7 +9,7 @@ statement is meant:
 - ``prop5_closed_form``: the same limit T → ∞ counted in averaging layers n = L − 1, derived with the right
   density;
 - ``prop5_exact``: any finite T and number n of averaging layers;
-- ``prop5_depth_asymptote``, ``prop5_finite_asymptote``: the two tails, 1/(8n) and 4^(−n)(T² − 1)/12.
+- ``prop5_depth_asymptote``, ``prop5_finite_asymptote_gap``: the two tails, 1/(8n) and 4^(−n)(T² − 1)/12.
 
 Functions ending in ``_gap`` return 1 − ρ to relative precision.
 """

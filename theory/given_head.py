@@ -66,7 +66,7 @@ def fractions_given_head(
 
     Example:
         >>> head_VD = np.random.default_rng(0).standard_normal((50, 32))
-        >>> fractions = fractions_given_head(head_VD, Common(head_VD[7], 1.0), 0.9, 0.0, Scatter(32), 100)
+        >>> fractions = fractions_given_head(head_VD, Direction(head_VD[7], 1.0), 0.9, 0.0, Scatter(32), 100)
         >>> bool(fractions.min() > 0.9)  # nothing but row 7 is common to the inputs
         True
     """

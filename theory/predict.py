@@ -122,6 +122,22 @@ def scatter(profiled: MeanFieldProfile) -> Scatter:
     return Scatter(width if width > 1 else None, anisotropy, float(single / cosine) if cosine > ROUNDING else 0.0)
 
 
+def last_token_fraction(profiled: MeanFieldProfile, rho: float, vocabulary: int) -> float:
+    """Compute the fraction of inputs that predict their own last token, where the head is the embedding.
+
+    Args:
+        profiled: the stack.
+        rho: cosine of two inputs' final states.
+        vocabulary: V.
+    """
+    stack, last = profiled.stack, profiled.layers[-1].variance_n[-1]
+    # Without a residual nothing of the embedding is left.
+    if not stack.residual:
+        return 0.0
+    alignment = np.sqrt(min(stack.embedding_std**2 / last, 1.0)) if last > 0 else 0.0
+    return preference.tied_last_token_fraction(rho, vocabulary, stack.width, float(alignment))
+
+
 def independent_inputs(
     profiled: MeanFieldProfile, rho: float, num_inputs: int | None, own_fraction: float = 0.0
 ) -> int | None:
@@ -184,11 +200,7 @@ def predict(
     profiled = profile(stack, length)
     cosine = contraction(profiled, num_inputs, coverage)
     rho = float(np.clip(cosine.mean[-1], 0.0, 1.0))
-    own_fraction = 0.0
-    if tied and stack.residual:
-        last = profiled.layers[-1].variance_n[-1]
-        alignment = np.sqrt(min(stack.embedding_std**2 / last, 1.0)) if last > 0 else 0.0
-        own_fraction = preference.tied_last_token_fraction(rho, vocabulary, stack.width, float(alignment))
+    own_fraction = last_token_fraction(profiled, rho, vocabulary) if tied else 0.0
     top1 = preference.top1_distribution(
         rho,
         vocabulary,

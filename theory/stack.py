@@ -58,7 +58,7 @@ class Stack:
     logit_scale: float = 1.0
     """What q·k is multiplied with, over 1/√K."""
     angles: tuple[float, ...] = ()
-    """By which rotary positions turn each pair of a key's dimensions a position, 0 for those not turned; () for none.
+    """By which rotary positions turn each of a key's dimensions a position, 0 for those not turned; () for none.
     Norms of gradients depend on them."""
     balanced_mlp: bool = False
     """Weights that leave the hidden layer have no mean over neurons: the mean activation is not written."""

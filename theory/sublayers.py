@@ -298,6 +298,9 @@ def _aggregated(
     # Cosines of the queries of two sequences.
     queries = rho_cross - np.diag(np.diag(rho_cross) - cross_n)
     mean_nn = np.outer(weights.mean_n, weights.mean_n)
+    # Two sequences have one token in common at a position before the last with probability 1/V, at the last never.
+    repeated_n = (values.alike_n - values.cross_n) / (stack.vocabulary or np.inf)
+    repeated_nn = attention_weights.common(repeated_n, grid) - np.diag(repeated_n)
     if weights.series_kn is not None:
         ones = np.ones_like(rho_within)
         sums = (
@@ -309,7 +312,7 @@ def _aggregated(
             )
         )
         alone, within, cross = (mean_nn * total for total in sums)
-        return np.diag(alone), within, cross
+        return np.diag(alone), within, cross + mean_nn * repeated_nn
     # Centered rows sum to 0: what their keys have in common goes, and of the rest what uniform weights would add.
     common, centered = (0.0, 1.0) if stack.attention_kernel == "centred" else (1.0, 0.0)
     apart_nn = attention_weights.common(values.variance_n - np.diag(values.within_nn), grid)
@@ -318,10 +321,7 @@ def _aggregated(
     within = mean_nn * (summed + apart_nn * (1.0 - centered) + more_nn * (weights.boost_nn - 1.0))
     more_nn = more_nn * (weights.boost_n[:, None] - 1.0)
     variance = np.diag(mean_nn * (weights.total_n * summed + apart_nn * (1.0 - centered) + more_nn))
-    # Two sequences have one token in common at a position before the last with probability 1/V, at the last never.
-    repeated_n = (values.alike_n - values.cross_n) / (stack.vocabulary or np.inf)
-    at_same = attention_weights.common(values.cross_n - np.diag(values.cross_nn) + repeated_n, grid)
-    at_same = at_same - np.diag(repeated_n)
+    at_same = attention_weights.common(values.cross_n - np.diag(values.cross_nn), grid) + repeated_nn
     cross = mean_nn * common * (grid.seen_nn @ values.cross_nn @ grid.seen_nn.T + at_same)
     if stack.position_std > 0:
         # What two keys of one position share beyond two others, of what two keys of one sequence do not.

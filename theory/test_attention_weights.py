@@ -75,6 +75,18 @@ def test_sigmoids_of_keys_that_are_alike_add_up() -> None:
     assert sublayer.aggregated_n[1] / sublayer.aggregated_n[0] == pytest.approx(expected, rel=0.01)
 
 
+@pytest.mark.parametrize("kernel", ["softmax", "sigmoid"])
+def test_sequences_have_tokens_in_common_before_the_last(kernel: str) -> None:
+    """Two tokens are equal with probability 1/V, but for both last ones: sigmoids left those of one position out."""
+    T, V = 3, 5
+    same = np.full((T, T), 1 / V)
+    same[-1, -1] = 0.0
+    stack = Stack(1, 64, mlp=False, residual=False, vocabulary=V, attention_kernel=kernel, max_seq_len=T)
+    update = profile(stack, T, uniform=True).layers[-1]
+    normalizer = {"softmax": T**2, "sigmoid": 1}[kernel]
+    assert update.cross_n[-1] / update.variance_n[0] == pytest.approx(same.sum() / normalizer)
+
+
 @pytest.mark.parametrize("scale", [1.0, 3.0])
 def test_a_sink_leaves_a_part_of_the_weights(scale: float) -> None:
     """One key has half of them in the mean, not e^(Ω/2) of what the sink has: values' variance was 33% too large."""

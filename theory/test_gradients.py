@@ -13,9 +13,10 @@ import pytest
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.experiments.theory.gradient_norms import CASES, block_norms, group_norms, model_of
+from bornbiased_jax.model.layers import rotate
 from bornbiased_jax.parameters import parameter_table
-from bornbiased_jax.prediction import predict_gradients
-from bornbiased_jax.theory.gradients import LARGEST_HEAD_VARIANCE, HeadGradients, gradients
+from bornbiased_jax.prediction import predict_gradients, stack_of
+from bornbiased_jax.theory.gradients import LARGEST_HEAD_VARIANCE, HeadGradients, _turned, gradients
 from bornbiased_jax.theory.mean_field import profile
 from bornbiased_jax.theory.stack import Stack
 from tests.tiers import nightly_except
@@ -67,6 +68,16 @@ def test_groups_add_up_to_the_block():
     total = sum(values**2 for values in result.by_group.values())
     np.testing.assert_allclose(total, result.by_block**2, rtol=1e-12)
     assert np.all(result.by_group["bias"] > 0)
+
+
+@pytest.mark.parametrize(("head_dim", "fraction"), [(3, 0.7), (5, 0.4), (6, 1.0), (4, 0.0)])
+def test_products_of_rotated_keys(head_dim, fraction):
+    """A dimension of its own at the end of an odd head, which no pair holds and nothing rotates, was not counted."""
+    cfg = preset("gpt2-tiny", head_dim=head_dim, rotary_fraction=fraction)
+    units_KTHK = np.broadcast_to(np.eye(head_dim, dtype=np.float32)[:, None, None], (head_dim, 7, 1, head_dim))
+    rotated = np.asarray(rotate(units_KTHK, np.arange(7), cfg))
+    kept_T = np.einsum("ktk->t", rotated[:, :, 0]) / head_dim
+    np.testing.assert_allclose(_turned(stack_of(cfg), 7)[0], kept_T, atol=1e-6)
 
 
 def test_zero_writers_leave_no_gradient_behind_them():

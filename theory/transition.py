@@ -137,7 +137,7 @@ def profile(
         ValueError: a negative depth, a cosine outside [0, 1], logits whose variance is too large to be integrated.
 
     >>> profile(Encoder(length=64, beta=1.0), 2).cosine.round(3).tolist()
-    [0.1, 0.216, 0.31]
+    [0.1, 0.124, 0.151]
     """
     variances, covariances = [1.0], [checks.probability(cosine, "cosine")]
     for _ in range(checks.whole(num_layers, "num_layers", 0)):
