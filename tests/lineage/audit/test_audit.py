@@ -11,6 +11,7 @@ import pytest
 from scipy.stats import kstest
 
 from bornbiased_jax.checkpoints import export_hugging_face
+from bornbiased_jax.checkpoints.roles import Role
 from bornbiased_jax.config import preset
 from bornbiased_jax.lineage.audit.audit import audit_folder
 from bornbiased_jax.lineage.audit.folder import RunOrigin
@@ -200,18 +201,21 @@ def test_tables_that_are_declared_frozen_tie_no_runs(tmp_path):
 
 def test_experts_are_equal_where_all_experts_of_a_block_are():
     def summary(digests):
-        records = [SimpleNamespace(path=path, digest=digest, is_evidence=True) for path, digest in digests.items()]
-        return SimpleNamespace(fingerprint=SimpleNamespace(tensors=records))
+        records = [SimpleNamespace(path=role.path, digest=digest, is_evidence=True) for role, digest in digests.items()]
+        source = SimpleNamespace(roles=list(digests))
+        return SimpleNamespace(fingerprint=SimpleNamespace(tensors=records), source=source)
 
-    experts = {f"language/blocks/0/experts/{expert}/{name}/kernel": "a" for expert in (0, 1) for name in ("up", "down")}
+    experts = {Role("language", name, "kernel", 1, expert, ()): "a" for expert in (1, 2) for name in ("up", "down")}
     others = {
-        "language/embedding/embedding": "a",
-        "language/blocks/0/router/kernel": "a",
-        "vision/embedding/kernel": "a",
+        Role("language", "embedding", "embedding", None, None, ()): "a",
+        Role("language", "router", "kernel", 1, None, ()): "a",
+        Role("language", "up", "kernel", 1, None, (), is_shared=True): "a",
+        Role("vision", "embedding", "kernel", None, None, ()): "a",
+        Role("language", "norm", "scale", 1, None, (), module="mlp_norm"): "a",
     }
-    changed = {**experts, **others, "language/blocks/0/experts/0/up/kernel": "b"}
+    changed = {**experts, **others, Role("language", "up", "kernel", 1, 1, ()): "b"}
     equal = _equal_matrices(summary(experts | others), summary(changed))
-    assert equal == {(None, "embedding"), (0, "router"), (0, "down")}
+    assert equal == {(None, "embedding"), (1, "router"), (1, "shared_up"), (1, "down")}
 
 
 @pytest.mark.parametrize("stated", [None, 0.02])
