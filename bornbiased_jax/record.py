@@ -13,6 +13,7 @@ import os
 import platform
 import re
 import resource
+import shlex
 import subprocess
 import sys
 import time
@@ -189,6 +190,16 @@ def provenance(
         record["device_peak_memory_bytes"] = peak
     record.update(jsonable(extra))
     return record
+
+
+def with_provenance(value: Mapping[str, object], command: Sequence[str]) -> dict[str, object]:
+    """Add the command line that makes a result, and the provenance of a call made now where it has none."""
+    entries = dict(value)
+    if command:
+        entries["command"] = shlex.join(command)
+    if "provenance" not in entries:
+        entries["provenance"] = provenance(starts_backend=False)
+    return entries
 
 
 OF_THE_MACHINE = (

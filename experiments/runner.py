@@ -94,7 +94,8 @@ def reproduce(
     why. After Ctrl-C the finished records stand and the page shows them.
 
     Args:
-        names: experiments or selections ("demo", "all"); none means "demo".
+        names: experiments or selections ("demo", "all"), of which those without the scale are left out; none means
+            "demo".
         scale: one of :data:`bornbiased_jax.experiments.base.SCALES`.
         out: the folder to write to.
         data: text for the experiments that read some, in place of their default.
@@ -104,11 +105,10 @@ def reproduce(
         computing: who computes, and how exactly.
 
     Raises:
-        InputError: an unknown name, scale or precision, data that no experiment reads, or an output that cannot be
-            written or holds other things.
+        InputError: an unknown name, scale or precision, a scale that a named experiment lacks, data that no experiment
+            reads, or an output that cannot be written or holds other things.
     """
-    selection = [load(name) for name in select(names)]
-    _check_scale(selection, scale)
+    selection, left_out = _at_scale([load(name) for name in select(names)], names, scale)
     _check_data(data)
     readers = {experiment.name for experiment in selection if scale in experiment.takes_data}
     if data is not None and not readers:
@@ -128,6 +128,8 @@ def reproduce(
     unchanged: list[str] = []
     failed: dict[str, Exception] = {}
     say = (lambda _text: None) if quiet else progress.note
+    if left_out:
+        say(f"left out, without a scale {scale!r}: {', '.join(left_out)}")
     if data is not None and len(readers) < len(selection):
         say(f"--data is read by {', '.join(sorted(readers))} alone")
     try:
@@ -206,13 +208,21 @@ def load(name: str) -> Experiment:
     return experiment
 
 
-def _check_scale(selection: Sequence[Experiment], scale: str) -> None:
+def _at_scale(selection: Sequence[Experiment], names: Sequence[str], scale: str) -> tuple[list[Experiment], list[str]]:
+    """Split a selection into the experiments that have a scale and the names of the others.
+
+    Raises:
+        InputError: an unknown scale, or one that an experiment lacks which is named itself, or that all lack.
+    """
     if scale not in SCALES:
         raise InputError(f"unknown scale {scale!r}: choose {', '.join(SCALES)}")
-    for experiment in selection:
-        if scale not in experiment.settings:
+    present = [experiment for experiment in selection if scale in experiment.settings]
+    lacking = [experiment for experiment in selection if scale not in experiment.settings]
+    for experiment in lacking:
+        if experiment.name in names or not present:
             scales = ", ".join(experiment.settings)
             raise InputError(f"{experiment.name} has no scale {scale!r}: choose {scales}, or leave it out")
+    return present, [experiment.name for experiment in lacking]
 
 
 def _check_precision(selection: Sequence[Experiment], precision: str) -> None:

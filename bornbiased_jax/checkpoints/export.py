@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from bornbiased_jax import io
+from bornbiased_jax import io, progress
 from bornbiased_jax.checkpoints.families import FAMILIES, Family
 from bornbiased_jax.checkpoints.families.family import Want, text_of
 from bornbiased_jax.checkpoints.families.reading import write_rope
@@ -24,6 +24,7 @@ from bornbiased_jax.folders import OVERWRITE, Folder, replace_folder
 from bornbiased_jax.model.layers import ACTIVATIONS, HUGGING_FACE
 from bornbiased_jax.parameters import Params, flatten
 from bornbiased_jax.text.protocol import Tokenizer
+from bornbiased_jax.text.sentence_piece import SentencePieceTokenizer
 
 MAKER = "bornbiased export"
 # A prefix and a memory are read by attention next to its matrices: no matrix can take them in.
@@ -81,7 +82,7 @@ def export_hugging_face(
         entries = family.entries(shapes)
         _write_weights(fresh / WEIGHTS, cfg, flat, entries, shapes)
         if tokenizer is not None:
-            tokenizer.save(fresh)
+            _write_tokenizer(fresh, tokenizer)
         dtype = np.asarray(flat["embed/embedding"][:1]).dtype.name
         config = config_json(cfg, family, dtype=dtype, tokenizer=tokenizer)
         stated = {} if context is None else {TRAINING_CONTEXT: context}
@@ -188,6 +189,18 @@ def config_json(cfg: ModelConfig, family: Family, *, dtype: str, tokenizer: Toke
     initializer = {} if stated_std is None else {"initializer_range": stated_std}
     rope = {} if family.rope is None else write_rope(cfg, family.rope)
     return entries | sizes | initializer | rope | family.write_biases(cfg) | family.write(cfg)
+
+
+def _write_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
+    tokenizer.save(folder)
+    if isinstance(tokenizer, SentencePieceTokenizer):
+        same = tokenizer.for_transformers()
+        if same is not None:
+            same.save(folder)
+        else:
+            progress.warn(
+                f"transformers may cut text otherwise than {tokenizer.name} does: use that file with SentencePiece"
+            )
 
 
 def _write_weights(

@@ -93,11 +93,11 @@ class NativeRoles(RoleSource):
 
     def stored_in(self, role: Role) -> tuple[str, ...]:
         """Return the tensor of the file that a role is fused in with others."""
-        return (self._fused[role.name].fused,) if role.name in self._fused else ()
+        return (self._fused[role.name].tensor,) if role.name in self._fused else ()
 
     def read_stored(self, name: str) -> np.ndarray:
         """Read a tensor with fused roles as float32, its axes as the file has them."""
-        piece = next(piece for piece in self._fused.values() if piece.fused == name)
+        piece = next(piece for piece in self._fused.values() if piece.tensor == name)
         assert piece.read_fused is not None
         return as_float32(piece.read_fused())
 
@@ -105,7 +105,7 @@ class NativeRoles(RoleSource):
     def _fused(self) -> dict[str, Piece]:
         """Pieces that lie in one tensor with others, by the names of their roles."""
         pieces = ((path, piece) for path in self._table for piece in self._model.pieces(path))
-        return {f"{path}/{piece.place[0]}": piece for path, piece in pieces if piece.fused}
+        return {f"{path}/{piece.place[0]}": piece for path, piece in pieces if piece.read_fused}
 
     def _norm_names(self, role: Role) -> Sequence[str]:
         norm = self._table[role.name if role.block is None else role.name.rpartition("/")[0]].norm

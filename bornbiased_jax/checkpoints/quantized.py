@@ -48,11 +48,7 @@ def _bits(
     Raises:
         SettingsError: bits that are not read, or others than the shapes say.
     """
-    groups = settings.get("config_groups")
-    members = groups.values() if isinstance(groups, dict) else ()
-    weights = [group.get("weights") for group in members if isinstance(group, dict)]
-    stated = [settings[key] for key in ("bits", "w_bit") if key in settings][:1]
-    stated += [value.get("num_bits") for value in weights if isinstance(value, dict)]
+    stated = _stated(settings, ("bits", "w_bit"), "num_bits")
     first = stated[0] if stated else 4
     if not isinstance(first, int) or first not in known:
         *most, last = known
@@ -68,6 +64,31 @@ def _bits(
             f"shape of {fitting[0]}: give it the settings that it was quantized with"
         )
     return bits
+
+
+def _stated(settings: QuantizationConfig, keys: Sequence[str], key_of_group: str) -> list[object]:
+    """Return what settings state under the first of several names, and for each group of layers."""
+    groups = settings.get("config_groups")
+    members = groups.values() if isinstance(groups, dict) else ()
+    weights = [group.get("weights") for group in members if isinstance(group, dict)]
+    stated = [settings[key] for key in keys if key in settings][:1]
+    return stated + [value.get(key_of_group) for value in weights if isinstance(value, dict)]
+
+
+def _groups(settings: QuantizationConfig, where: str, inputs: int, count: int) -> np.ndarray:
+    """Return the group of each input: of the stated size that fits, the last perhaps shorter, else of equal sizes.
+
+    Raises:
+        SettingsError: no stated size fits, and groups cannot be equal.
+    """
+    stated = _stated(settings, ("group_size", "q_group_size"), "group_size")
+    fitting = [size for size in stated if isinstance(size, int) and size > 0 and -(-inputs // size) == count]
+    if not fitting and inputs % count:
+        raise SettingsError(
+            f"{where} has {count} groups for {inputs} inputs, and no group_size of its settings fits: give it the "
+            "settings that it was quantized with"
+        )
+    return np.arange(inputs) // (fitting[0] if fitting else inputs // count)
 
 
 def _block(settings: QuantizationConfig) -> tuple[int, int]:
@@ -123,7 +144,7 @@ def _consistent(name: str, where: str) -> Iterator[None]:
         yield
     except InputError:
         raise
-    except (ValueError, IndexError, TypeError, KeyError, OverflowError) as error:
+    except (ValueError, IndexError, TypeError, KeyError, ArithmeticError) as error:
         raise InputError(
             f"the parts of the quantized tensor {name} of {where} contradict each other: quantize it again"
         ) from error
@@ -147,7 +168,7 @@ def _decoded(source: NamedTensors, settings: QuantizationConfig, name: str) -> I
             gptq = functools.partial(_read_gptq, source, base, bits, settings)
             yield sibling("weight"), (Tensor("GPTQ", (out, rows * 32 // bits), gptq), used)
         else:
-            awq = functools.partial(_read_awq, source, base, bits)
+            awq = functools.partial(_read_awq, source, base, bits, settings)
             yield sibling("weight"), (Tensor("AWQ", (out, rows), awq), used)
     elif last.endswith("_blocks") and (scales := f"{name.removesuffix('_blocks')}_scales") in shapes:
         *lead, rows, groups, half = shapes[name]
@@ -169,7 +190,7 @@ def _decoded(source: NamedTensors, settings: QuantizationConfig, name: str) -> I
             columns = int(source.read(sibling("weight_shape"))[1]) if has_shape else 0
             bits = _bits(settings, source.where, name, columns, width)
             columns = columns if has_shape else width * 32 // bits
-            read = functools.partial(_read_packed, source, base, bits, columns)
+            read = functools.partial(_read_packed, source, base, bits, columns, settings)
             yield sibling("weight"), (Tensor("compressed-tensors", (rows, columns), read), used)
     elif last == "weight" and kind == "U8" and sibling("weight_scale_2") in shapes:
         used = parts(sibling("weight_scale"), sibling("weight_scale_2"), sibling("input_scale"))
@@ -245,7 +266,11 @@ def _block_size(size: int, count: int, block: int) -> int:
     if count in (1, size):
         return 1
     # Groups of columns have a size that follows from their number; blocks may be cut short at the end.
-    return block if -(-size // block) == count else -(-size // count)
+    if -(-size // block) == count:
+        return block
+    if size % count:
+        raise ValueError(f"{count} scales for {size} numbers")
+    return size // count
 
 
 def _unpack(words: np.ndarray, bits: int, axis: int) -> np.ndarray:
@@ -273,11 +298,11 @@ def _read_gptq(source: NamedTensors, base: str, bits: int, settings: Quantizatio
         if group_I.shape != numbers_IO.shape[:1] or not np.all((group_I >= 0) & (group_I < len(scales_GO))):
             raise InputError(f"{base}.g_idx of {source.where} names groups that are not there: quantize it again")
     else:
-        group_I = np.arange(len(numbers_IO)) // -(-len(numbers_IO) // len(scales_GO))
+        group_I = _groups(settings, f"{base} of {source.where}", len(numbers_IO), len(scales_GO))
     return np.asarray(scales_GO[group_I] * (numbers_IO - zeros_GO[group_I]).astype(np.float32), np.float32).T
 
 
-def _read_awq(source: NamedTensors, base: str, bits: int) -> np.ndarray:
+def _read_awq(source: NamedTensors, base: str, bits: int, settings: QuantizationConfig) -> np.ndarray:
     if bits != 4:
         raise InputError(f"{base}.qweight of {source.where} is AWQ of {bits} bits, of which only 4 are read")
 
@@ -287,23 +312,22 @@ def _read_awq(source: NamedTensors, base: str, bits: int) -> np.ndarray:
 
     numbers_IO, zeros_GO = ordered(source.read(f"{base}.qweight")), ordered(source.read(f"{base}.qzeros"))
     scales_GO = source.read(f"{base}.scales").astype(np.float32)
-    group_I = np.arange(len(numbers_IO)) // -(-len(numbers_IO) // len(scales_GO))
+    group_I = _groups(settings, f"{base} of {source.where}", len(numbers_IO), len(scales_GO))
     return np.asarray((numbers_IO - zeros_GO[group_I]).astype(np.float32) * scales_GO[group_I], np.float32).T
 
 
-def _read_packed(source: NamedTensors, base: str, bits: int, columns: int) -> np.ndarray:
+def _read_packed(source: NamedTensors, base: str, bits: int, columns: int, settings: QuantizationConfig) -> np.ndarray:
     numbers_OI = _unpack(source.read(f"{base}.weight_packed"), bits, 1)[:, :columns] - 2 ** (bits - 1)
     scale_OG = source.read(f"{base}.weight_scale").astype(np.float32)
     if (zero := f"{base}.weight_zero_point") in source.shapes:
         zeros_OG = _unpack(source.read(zero), bits, 0)[: len(scale_OG)] - 2 ** (bits - 1)
     else:
         zeros_OG = np.zeros(scale_OG.shape, np.int32)
-    if (order := f"{base}.weight_g_idx") in source.shapes and np.all((group := source.read(order)) >= 0):
-        scale_OI, zeros_OI = scale_OG[:, group], zeros_OG[:, group]
-    else:
-        width = -(-columns // scale_OG.shape[1])
-        scale_OI, zeros_OI = (np.repeat(part, width, axis=1)[:, :columns] for part in (scale_OG, zeros_OG))
-    return np.asarray((numbers_OI - zeros_OI).astype(np.float32) * scale_OI, np.float32)
+    order = f"{base}.weight_g_idx"
+    group_I = source.read(order) if order in source.shapes else np.array([-1])
+    if np.any(group_I < 0):
+        group_I = _groups(settings, f"{base} of {source.where}", columns, scale_OG.shape[1])
+    return np.asarray((numbers_OI - zeros_OG[:, group_I]).astype(np.float32) * scale_OG[:, group_I], np.float32)
 
 
 def _nibbles(packed: np.ndarray, *, is_high_first: bool = False) -> np.ndarray:

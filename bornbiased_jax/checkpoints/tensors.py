@@ -112,14 +112,14 @@ class Piece(NamedTuple):
         name: of the tensor and where it lies, for errors.
         place: indices on the leading axes of the parameter: none, the block, or the block and the expert.
         read: from a number of rows (None: all) to the piece; one that holds several blocks is always read whole.
-        fused: the name of the tensor alone, where the file has other parameters in it too; else "".
-        read_fused: reads that tensor as the file has it.
+        tensor: its name alone, where the format has names of its own; else "".
+        read_fused: reads that tensor as the file has it, where it has other parameters in it too.
     """
 
     name: str
     place: tuple[int, ...]
     read: Callable[[int | None], np.ndarray]
-    fused: str = ""
+    tensor: str = ""
     read_fused: Callable[[], np.ndarray] | None = None
 
 
@@ -177,9 +177,9 @@ def file_pieces(cfg: ModelConfig, source: NamedTensors, entries: list[FileEntry]
                 first = None if rows is None else (leading_axis(entry, len(source.shapes[entry.name])), rows)
                 return unpack(entry, cfg, read_finite(source, entry.name, first))[index]
 
-            piece = Piece(f"{entry.name} of {source.where}", entry.place, read)
+            piece = Piece(f"{entry.name} of {source.where}", entry.place, read, entry.name)
             if len(entry.paths) > 1:
-                piece = piece._replace(fused=entry.name, read_fused=partial(read_finite, source, entry.name))
+                piece = piece._replace(read_fused=partial(read_finite, source, entry.name))
             pieces.setdefault(path, []).append(piece)
     return lambda path: pieces.get(path, [])
 

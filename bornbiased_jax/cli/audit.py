@@ -40,7 +40,7 @@ from bornbiased_jax.results.lineage_reports import Audit
 )
 @click.option("--weights", is_flag=True, help="Of a suite on the hub: fetch the weights too, and audit them.")
 @click.option("--all-pairs", is_flag=True, help="Test every pair of checkpoints; with 24 or fewer that is the default.")
-@click.option("--frozen", metavar="REGEX", help="Paths of tensors declared frozen or shared: no evidence of a copy.")
+@click.option("--frozen", metavar="REGEX", help="Tensors declared frozen or shared: no evidence of a copy.")
 @options.quiet_option
 @outputs.result_options
 def audit(

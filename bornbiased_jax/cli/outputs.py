@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -166,9 +165,7 @@ def write_result(json_file: str | None, value: Mapping[str, Any]) -> None:
     """Write the JSON object where --json says, with the command that makes it and its provenance."""
     if not json_file:
         return
-    value = {**value, "command": shlex.join(command_line())}
-    if "provenance" not in value:
-        value["provenance"] = record.provenance(starts_backend=False)
+    value = record.with_provenance(value, command_line())
     if json_file == "-":
         json.dump(value, sys.stdout, indent=2, allow_nan=False)
         sys.stdout.write("\n")

@@ -6,7 +6,7 @@ import numpy as np
 
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.text import ByteTokenizer, Tokenizer, encode_documents, load_tokenizer, read_documents
+from bornbiased_jax.text import ByteTokenizer, encode_documents, read_documents
 
 # Tokens of a text that are read to see which occur.
 _MOST_READ = 1_000_000
@@ -21,15 +21,12 @@ def ids_in_text(checkpoint: Checkpoint, text: str) -> np.ndarray:
             million tokens are read.
 
     Raises:
-        InputError: no such text, the model has no tokenizer, or no token of the text is in its vocabulary.
+        InputError: no such text, the model has no tokenizer or another model's, or no token of the text is in its
+            vocabulary.
     """
     vocab_size = checkpoint.cfg.vocab_size
-    tokenizer: Tokenizer
-    if checkpoint.tokenizer_files:
-        tokenizer = load_tokenizer(checkpoint.tokenizer_files[0])
-    elif vocab_size == 256:
-        tokenizer = ByteTokenizer()
-    else:
+    tokenizer = checkpoint.tokenizer or (ByteTokenizer() if vocab_size == 256 else None)
+    if tokenizer is None:
         raise InputError("the model comes without a tokenizer, so that no text tells which tokens it saw: leave it out")
     # Read documents until enough tokens are counted.
     occurring: set[int] = set()

@@ -83,7 +83,7 @@ def prices(
 
     Raises:
         InputError: inputs that do not fit the model, sequences of one token, more positions kept than there are,
-            activations of a mixture of experts.
+            activations of a mixture of experts, the cache of a model without attention.
 
     Example:
         >>> from bornbiased_jax.config import preset
@@ -130,7 +130,8 @@ def check_prices(cfg: ModelConfig, length: int, schemes: Sequence[Scheme], keep:
     """Refuse what :func:`prices` cannot measure on sequences of ``length`` tokens.
 
     Raises:
-        InputError: sequences of one token, more positions kept than there are, activations of experts.
+        InputError: sequences of one token, more positions kept than there are, activations of experts, a cache that is
+            not there.
     """
     if length < 2:
         raise InputError("a sequence of one token predicts nothing: give at least 2")
@@ -142,6 +143,11 @@ def check_prices(cfg: ModelConfig, length: int, schemes: Sequence[Scheme], keep:
             raise InputError(
                 f"{scheme} quantizes activations, and those in a mixture of experts are not edited: quantize weights "
                 "or the cache alone (w4, kv4)"
+            )
+        if scheme.cache is not None and not cfg.attention:
+            raise InputError(
+                f"{scheme} quantizes keys and values, and the model has no attention (attention=false): quantize "
+                "weights or activations alone (w4, a8)"
             )
 
 

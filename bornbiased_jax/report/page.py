@@ -165,8 +165,9 @@ def _facts(record: Mapping[str, Any]) -> list[str]:
     """Describe the provenance in one line: device, versions, revision, time and memory."""
     provenance = record.get("provenance", {})
     facts = []
-    if "device" in provenance:
-        device = provenance["device"]
+    device = provenance.get("device", {})
+    # A command that never computed knows of none.
+    if device.get("count"):
         facts.append(device["kind"] if device["count"] == 1 else f"{device['count']} × {device['kind']}")
     if "cpu" in provenance.get("platform", {}):
         facts.append(f"{provenance['platform']['cpu']}, {provenance['platform']['cores']} cores")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from bornbiased_jax.record import with_provenance
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.page import Section, render
 from bornbiased_jax.report.tables import Table, tabulate
@@ -18,7 +19,6 @@ def draw(result: Result, title: str, *, command: Sequence[str] = ()) -> str:
     """
     with figures.style():
         panels = list(result.figures().values())
-    record = result.to_json()
     headline, *further = result.summary()
     section = Section(
         name=type(result).__name__.lower(),
@@ -30,7 +30,7 @@ def draw(result: Result, title: str, *, command: Sequence[str] = ()) -> str:
         headline=headline,
         tables=[_table(listing) for listing in [*result.tables(), *result.appendix()]],
         panels=panels,
-        record={"settings": result.plain_entries(), "provenance": {}, **record},
+        record={"settings": result.plain_entries(), **with_provenance(result.to_json(), command)},
     )
     return render(result.question, title, [section])
 

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import gguf
-import tokenizers
-from tokenizers import decoders, models, normalizers, processors
 from typing_extensions import TypedDict
 
 from bornbiased_jax import schema
 from bornbiased_jax.errors import InputError, cut_short
-from bornbiased_jax.text import bpe
-from bornbiased_jax.text.protocol import ESCAPED_SPACE, UnknownTokenizerError
-
-# Values of tokenizer.ggml.token_type; 5 is unused.
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
+from bornbiased_jax.text import bpe, scored_pieces
+from bornbiased_jax.text.protocol import UnknownTokenizerError
+from bornbiased_jax.text.scored_pieces import CONTROL, NORMAL, UNKNOWN, USER_DEFINED
 
 _DIGITS = (r"\p{N}", bpe.GPT2_PATTERN)
 # How llama.cpp cuts words for each value of tokenizer.ggml.pre (llama-vocab.cpp): patterns, and whether
@@ -95,67 +90,23 @@ def _metadata(path: Path) -> Metadata:
 
 
 def _scored(metadata: Metadata, pieces: list[str], types: list[int], name: str) -> bpe.LibraryTokenizer:
-    """Build SentencePiece's BPE: pairs ranked by the score of the piece they make, bytes for unknown characters.
-
-    The ids are SentencePiece's where no two joined pieces share a score (of equals it takes the leftmost in the text,
-    the library the lower id) and each character of a piece is a piece itself, as in vocabularies that it trained. A
-    text that is exactly one user-defined piece gets no space before it.
-    """
     scores = [float(score) for score in metadata.get("scores", ())]
     if len(scores) != len(pieces):
         problem = f"{len(scores)} scores for {len(pieces)} pieces" if scores else "no scores"
         raise InputError(f"{name} has a tokenizer with {problem}: name a tokenizer file")
-    # Of equal pieces the first counts.
-    ids = {piece: token for token, piece in reversed(list(enumerate(pieces)))}
-    unknown = next((piece for piece, kind in zip(pieces, types, strict=True) if kind == UNKNOWN), None)
-    if unknown is None and any(f"<0x{byte:02X}>" not in ids for byte in range(256)):
-        raise InputError(f"{name} has a tokenizer with neither bytes nor an unknown piece: name a tokenizer file")
-    backend = tokenizers.Tokenizer(
-        models.BPE(vocab=ids, merges=_merges(ids, scores, types), byte_fallback=True, unk_token=unknown)
-    )
-    # Normalizer: spaces become the escaped space, with one in front of the text.
-    user_defined = [piece for piece, token in ids.items() if types[token] == USER_DEFINED]
-    control = [piece for piece, token in ids.items() if types[token] == CONTROL]
-    space_prefix = bool(metadata.get("add_space_prefix", True))
-    # A space goes before the text, but not into user-defined pieces, which the library looks for as normalized.
-    prefix = [normalizers.Replace(tokenizers.Regex(rf"\A(?!(?:{_alternatives(user_defined)})\z)(?=[\s\S])"), " ")]
-    spaces = normalizers.Replace(" ", ESCAPED_SPACE)
-    backend.normalizer = normalizers.Sequence([*(prefix if space_prefix else []), spaces])
-    backend.add_tokens([tokenizers.AddedToken(piece, normalized=True) for piece in user_defined])
-    # Decoder: the inverse, without control pieces.
-    backend.decoder = decoders.Sequence(
-        [
-            decoders.Replace(tokenizers.Regex(rf"\A(?:{_alternatives(control)})\z"), ""),
-            decoders.Replace(ESCAPED_SPACE, " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            *([decoders.Strip(" ", 1, 0)] if space_prefix else []),
-        ]
-    )
     # BOS in front of every text, where the file says so.
     bos_id, eos_id = int(metadata.get("bos_token_id", 1)), int(metadata.get("eos_token_id", 2))
-    if bos_id < len(pieces) and metadata.get("add_bos_token", True):
-        backend.post_processor = processors.TemplateProcessing(
-            single=["BOS", "$A"], pair=None, special_tokens=[{"id": "BOS", "ids": [bos_id], "tokens": [pieces[bos_id]]}]
-        )
-    return bpe.LibraryTokenizer(Path(name).name, backend.to_str(), eos_id if eos_id < len(pieces) else None)
-
-
-def _merges(ids: dict[str, int], scores: list[float], types: list[int]) -> list[tuple[str, str]]:
-    """Return all ways to halve a normal piece into two, the piece of the highest score first."""
-    normal = {piece: token for piece, token in ids.items() if types[token] == NORMAL}
-    halves = [
-        (-scores[token], token, piece[:cut], piece[cut:])
-        for piece, token in normal.items()
-        for cut in range(1, len(piece))
-        if piece[:cut] in normal and piece[cut:] in normal
-    ]
-    return [(left, right) for *_, left, right in sorted(halves)]
-
-
-def _alternatives(pieces: list[str]) -> str:
-    """Return a regular expression for any of several pieces, and for nothing if there is none."""
-    return "|".join(map(re.escape, pieces)) or "(?!)"
+    return scored_pieces.library_tokenizer(
+        scored_pieces.ScoredPieces(
+            pieces,
+            scores,
+            types,
+            has_space_prefix=bool(metadata.get("add_space_prefix", True)),
+            bos_id=bos_id if bos_id < len(pieces) and metadata.get("add_bos_token", True) else None,
+            eos_id=eos_id if eos_id < len(pieces) else None,
+        ),
+        name,
+    )
 
 
 def _piece(token: int | None, pieces: list[str]) -> str | None:

@@ -61,7 +61,7 @@ def tables(record: Record) -> Sequence[Table]:
         over_seeds = functools.partial(sink_training.over_seeds, run)
         rate = {"sink rate": (percent(0), over_seeds(sink_training.last_rate))}
         if differ:
-            rate["of shares"] = (percent(0), over_seeds(lambda seed: seed["sink_rate_of_shares"]))
+            rate["normalized rows"] = (percent(0), over_seeds(lambda seed: seed["sink_rate_of_shares"]))
         measured = {
             "top score": (fixed(2), over_seeds(lambda seed: seed["largest_score"])),
             "DomRatio": (fixed(1), over_seeds(lambda seed: seed["dom_ratio_first"][-1])),
@@ -76,7 +76,7 @@ def tables(record: Record) -> Sequence[Table]:
         f"After {base['steps']:,} steps of {base['data']}, mean ± standard deviation across seeds "
         f"{', '.join(map(str, base['seeds']))}. Sink rate: fraction of heads above ε = {EPSILON} at the greatest "
         "length; "
-        + ("of shares: " if differ else "")
+        + ("normalized rows: " if differ else "")
         + "the same after each row of weights was divided by its sum"
         + (". " if differ else ", which changes nothing. ")
         + "Top score: of the strongest head. DomRatio of the first token and effective rank of all states are those "

@@ -19,6 +19,8 @@ from bornbiased_jax.init import init_seed, parameter_shapes
 from bornbiased_jax.model import apply
 from bornbiased_jax.parameters import flatten, unflatten
 from bornbiased_jax.text import train_bpe
+from bornbiased_jax.text.sentence_piece import SentencePieceTokenizer
+from tests.fixtures.sentence_pieces import sentence_piece_model
 from tests.tiers import NIGHTLY
 
 HF = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
@@ -240,6 +242,34 @@ def test_transformers_cuts_words_as_the_exported_tokenizer(preset_name, tmp_path
     export_hugging_face(initial.cfg, initial.params(), tmp_path, tokenizer=tokenizer)
     opened = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert opened.encode(text) == tokenizer.encode(text).tolist() and opened.eos_token_id == tokenizer.eos_id
+
+
+@pytest.mark.parametrize("has_prefix", [True, False])
+def test_transformers_cuts_words_as_an_exported_sentence_piece_model(has_prefix, tmp_path, capsys):
+    transformers = pytest.importorskip("transformers", exc_type=ImportError)
+    options = {"add_dummy_prefix": has_prefix, "user_defined_symbols": ["<user>"]}
+    model = sentence_piece_model(["the quick brown fox jumps over the lazy dog"] * 50, 301, **options)
+    tokenizer = SentencePieceTokenizer("tokenizer.model", model)
+    initial = open_checkpoint("seed:1@llama-tiny,num_layers=1,d_model=16,num_heads=2,vocab_size=301")
+    export_hugging_face(initial.cfg, initial.params(), tmp_path, tokenizer=tokenizer)
+    opened = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    for text in ("the quick fox", " the fox", "  a\nb  the ", "é漢 x", "the <user> fox", "\u2581the", ""):
+        ids = tokenizer.encode(text).tolist()
+        assert opened.encode(text, add_special_tokens=False) == ids
+        assert opened.decode(ids) == text.replace("\u2581", " ")
+    reread = open_checkpoint(tmp_path).tokenizer
+    assert (reread.bos_id, reread.eos_id, opened.bos_token_id, opened.eos_token_id) == (1, 2, 1, 2)
+    assert not capsys.readouterr().err
+
+
+def test_a_sentence_piece_model_that_changes_the_text_is_exported_with_a_warning(tmp_path, capsys):
+    lines = ["the quick brown fox jumps over the lazy dog"] * 50
+    model = sentence_piece_model(lines, 300, normalization_rule_name="nmt_nfkc")
+    initial = open_checkpoint("seed:1@llama-tiny,num_layers=1,d_model=16,num_heads=2,vocab_size=300")
+    tokenizer = SentencePieceTokenizer("tokenizer.model", model)
+    export_hugging_face(initial.cfg, initial.params(), tmp_path, tokenizer=tokenizer)
+    assert (tmp_path / "tokenizer.model").read_bytes() == model and not (tmp_path / "tokenizer.json").exists()
+    assert "transformers may cut text otherwise than tokenizer.model" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -394,6 +394,33 @@ def test_settings_of_autogptq_are_read_from_their_own_file(tmp_path, rng, capsys
     assert report["clean"] and report["checkpoints"][0]["opened"]
 
 
+@pytest.mark.parametrize("packing", ["GPTQ", "AWQ", "compressed-tensors"])
+def test_a_last_group_may_be_shorter(rng, packing):
+    inputs, outputs, size = 80, 64, 32
+    group_I = np.arange(inputs) // size
+    q_IO = rng.integers(0, 16, (inputs, outputs))
+    z_GO = rng.integers(0, 15, (3, outputs))
+    scale_GO = rng.uniform(0.01, 0.1, z_GO.shape).astype(np.float16)
+    settings = {"bits": 4, "group_size": size, "checkpoint_format": "gptq_v2"}
+    if packing == "GPTQ":
+        arrays = {"m.qweight": pack_words(q_IO, 0), "m.qzeros": pack_words(z_GO, 1), "m.scales": scale_GO}
+    elif packing == "AWQ":
+        order = [0, 2, 4, 6, 1, 3, 5, 7]
+        arrays = {name: pack_words(part, 1, order) for name, part in (("m.qweight", q_IO), ("m.qzeros", z_GO))}
+        arrays["m.scales"] = scale_GO
+    else:
+        z_GO[:] = 8
+        arrays = {"m.weight_packed": pack_words(q_IO.T, 1), "m.weight_scale": scale_GO.T}
+        arrays["m.weight_shape"] = np.array([outputs, inputs])
+        settings = {"config_groups": {"group_0": {"weights": {"num_bits": 4, "group_size": size}}}}
+    expected_OI = (scale_GO.astype(np.float32)[group_I] * (q_IO - z_GO[group_I]).astype(np.float32)).T
+    np.testing.assert_array_equal(_decoded(arrays, settings).read("m.weight"), expected_OI)
+    # Nothing else says where a group of 80 / 3 numbers ends.
+    for stated in ({}, {"bits": 4, "group_size": 64}):
+        with pytest.raises(InputError, match=r"m.* of here has 3 groups for 80 inputs.*group_size"):
+            _decoded(arrays, stated).read("m.weight")
+
+
 @pytest.mark.parametrize("command", [("digest",), ("fingerprint", "--out", "a.fingerprint"), ("seedprint",)])
 @pytest.mark.parametrize("kind", ["config.json", "shapes", "no object", "quant_config.json"])
 def test_settings_that_contradict_each_other_are_one_sentence(tmp_path, rng, capsys, monkeypatch, command, kind):

@@ -1,5 +1,6 @@
 """Commands that measure write CSV, figures and a page, sweep over a field, and follow a run through its steps."""
 
+import base64
 import csv
 import json
 import math
@@ -61,6 +62,11 @@ def test_csv_figures_and_page_show_the_result(name, folder, capsys):
     # The command that makes the page again, without the places of its results.
     assert record["command"].startswith(f"bornbiased {call[0]}") and "--page" not in record["command"]
     assert "drawn/" in capsys.readouterr().out
+    # The record in the page is that of --json, and says what made it.
+    embedded = json.loads(base64.b64decode(re.search(r"data:application/json;base64,([^\"]+)", page)[1]))
+    assert embedded["command"] == record["command"]
+    assert embedded["provenance"].keys() == record["provenance"].keys() >= {"git", "version", "versions"}
+    assert "None ×" not in page
 
 
 @pytest.mark.parametrize("name", CALLS)

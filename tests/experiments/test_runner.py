@@ -376,6 +376,21 @@ def test_bad_calls_are_refused_before_anything_runs(catalogue, tmp_path, names, 
     assert catalogue.ran == [] and not (tmp_path / "out").exists()
 
 
+def test_a_set_leaves_out_experiments_without_the_scale(catalogue, tmp_path, capsys):
+    catalogue.add("one")
+    catalogue.add("two", settings={"smoke": {}})
+    catalogue.add("three", settings={"smoke": {}, "laptop": {}})
+    assert reproduce(["all"], "paper", tmp_path / "out").done == ("one",)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line for line in lines if "left out" in line] == ["left out, without a scale 'paper': two, three"]
+    # One that is named is refused, and so is a set of which nothing is left.
+    experiments.SELECTIONS["demo"] = ("two", "three")
+    for names, refused in ((["all", "three"], "three"), (["demo"], "two")):
+        with pytest.raises(InputError, match=f"{refused} has no scale 'paper': choose smoke"):
+            reproduce(names, "paper", tmp_path / "other", quiet=True)
+    assert catalogue.ran == ["one"] and not (tmp_path / "other").exists()
+
+
 def test_an_output_that_cannot_be_written_is_refused_before_anything_runs(catalogue, tmp_path):
     catalogue.add("one")
     (tmp_path / "file").write_text("")

@@ -15,6 +15,7 @@ from bornbiased_jax.experiments.survival import birth_to_life
 from bornbiased_jax.lineage.output_fingerprint import fingerprint_outputs
 from bornbiased_jax.lineage.paper import paper_test
 from bornbiased_jax.probes import inputs
+from bornbiased_jax.stats.kendall import tau_b
 from tests.experiments.smoke import context_of, record_of, show
 from tests.tiers import nightly_except
 
@@ -75,6 +76,34 @@ def test_figure_13_in_units_of_the_null(tmp_path):
     x, y = rng.standard_normal((2, 50, 400))
     taus = figure13.tau_b(x, y)
     assert taus.std() / figure13.null_std(50) == pytest.approx(1.0, abs=4 / np.sqrt(2 * 400))
+
+
+def test_a_killed_figure_13_goes_on_with_the_same_numbers(tmp_path, monkeypatch):
+    (group, _) = figure13.EXPERIMENT.settings["smoke"]["groups"]
+    whole = record_of(figure13.EXPERIMENT, tmp_path / "whole", groups=[group])["result"]
+    pairs, most = [], 5
+
+    def counted(base_ND, suspect_ND):
+        if len(pairs) == most:
+            raise RuntimeError("killed")
+        pairs.append(tau_b(base_ND, suspect_ND))
+        return pairs[-1]
+
+    monkeypatch.setattr(figure13, "tau_b", counted)
+    monkeypatch.setattr(figure13, "BLOCK", 2, raising=False)
+    with pytest.raises(RuntimeError, match="killed"):
+        record_of(figure13.EXPERIMENT, tmp_path / "killed", groups=[group])
+    computed, most = pairs[:4], None
+    pairs.clear()
+    assert record_of(figure13.EXPERIMENT, tmp_path / "killed", groups=[group])["result"] == whole
+    # Two of three blocks were finished; sums are those of one pair after the other.
+    assert len(pairs) == 2
+    scaled = [taus_D / figure13.null_std(group["num_inputs"]) for taus_D in (*computed, *pairs)]
+    total = mean_square = mean = 0.0
+    for scaled_D in scaled:
+        total, mean, mean_square = total + len(scaled_D), mean + scaled_D.sum(), mean_square + (scaled_D**2).sum()
+    (entry,) = whole["groups"]
+    assert (entry["mean"], entry["std"]) == (mean / total, np.sqrt(mean_square / total - (mean / total) ** 2))
 
 
 def test_tables_4a_and_9_show_the_paper_only_at_its_sizes(tmp_path):

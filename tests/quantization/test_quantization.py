@@ -1,5 +1,6 @@
 """Fake quantization against a second implementation in NumPy, its limits, and the price against its definition."""
 
+import dataclasses
 import functools
 import json
 
@@ -166,6 +167,13 @@ def test_divergences_are_those_of_float64_however_small(params, name):
     expected = np.median((np.exp(full) * (full - log)).sum(-1))
     # Logits are rounded to float32, by about 1e-6, where 16 bits move them by about 1e-4.
     assert cell["kl_median"] == pytest.approx(expected, rel=0.1)
+
+
+def test_a_cache_of_a_model_without_attention_has_no_price():
+    cfg = dataclasses.replace(CFG, attention=False)
+    for scheme in (Scheme(cache=4), Scheme(weights=8, cache=4)):
+        with pytest.raises(InputError, match=f"{scheme} quantizes keys and values, and the model has no attention"):
+            prices(cfg, init_seed(cfg, 0), TOKENS, [scheme])
 
 
 @pytest.mark.slow

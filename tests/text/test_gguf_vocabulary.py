@@ -8,7 +8,7 @@ import pytest
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.text import bpe
-from bornbiased_jax.text.gguf_vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED
+from bornbiased_jax.text.scored_pieces import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED
 from bornbiased_jax.text.tokenizers import load_tokenizer
 from tests.fixtures.sentence_pieces import sentence_piece_model
 from tests.tiers import NIGHTLY

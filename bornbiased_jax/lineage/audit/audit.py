@@ -39,7 +39,7 @@ def audit_folder(
         folder: Hugging Face directories, files of weights, runs of this package; or one such run.
         pattern: of names, with a group ``step`` and perhaps ``run``.
         all_pairs: test every pair, however many checkpoints there are.
-        frozen: paths of tensors declared frozen or shared: equal ones are no evidence.
+        frozen: paths or names of tensors declared frozen or shared: equal ones are no evidence.
 
     Returns:
         JSON-ready: ``clean``, ``findings``, ``checkpoints``, ``pairs``, ``runs``, ``graph``.
@@ -99,6 +99,7 @@ def audit_items(
             for item in items
             if item.name in summaries and item.origin is not None and item.origin.is_initialized_here
         },
+        part_name=lambda name, part: summaries[name].tensor_name(part),
     )
     # Copies up to signed zeros or number format; their parts are not listed again.
     near = find_near_copies(forms, aliases)

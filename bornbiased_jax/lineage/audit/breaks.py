@@ -66,8 +66,11 @@ def _other_shapes(run: Sequence[CheckpointSummary]) -> list[Finding]:
             shape, usual_shape = (
                 "absent" if table.get(path) is None else str(list(table[path])) for table in (own_shapes, usual)
             )
+            # A checkpoint that lacks it has no name for it.
+            tables = zip((summary, *run), (own_shapes, *shapes), strict=True)
+            name = next(other.tensor_name(path) for other, table in tables if path in table)
             text = (
-                f"{summary.name} has other shapes than the rest of its run ({path} is {shape} here and {usual_shape} "
+                f"{summary.name} has other shapes than the rest of its run ({name} is {shape} here and {usual_shape} "
                 "there): it holds another model than its label says."
             )
             findings.append(Finding("break", (summary.name,), text))

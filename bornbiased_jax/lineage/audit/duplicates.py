@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from bornbiased_jax.lineage.audit.finding import Finding, listed
 from bornbiased_jax.lineage.audit.labels import Label, by_run, last_part
@@ -25,6 +25,7 @@ class Copies:
         aliases: checkpoints without content of their own: "main", or the model above a trainer's checkpoints.
         file_digests: by checkpoint, one digest of its files; those without are left out.
         initial_seeds: by run, the seed that its record says it was initialized from.
+        part_name: names a part for a reader, from the checkpoint and the part.
     """
 
     labels: Mapping[str, Label]
@@ -33,6 +34,7 @@ class Copies:
     aliases: Collection[str] = ()
     file_digests: Mapping[str, str] = dataclasses.field(default_factory=dict)
     initial_seeds: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    part_name: Callable[[str, str], str] = lambda _name, part: part
 
 
 def find_copies(copies: Copies, reported: Iterable[Finding] = ()) -> list[Finding]:
@@ -188,7 +190,7 @@ def _parts(copies: Copies, covered: set[frozenset[str]]) -> list[Finding]:
             run = copies.labels[name].run
             representatives.setdefault(run if part in frozen.get(run, ()) else name, name)
         if len(representatives) >= 2 and any(key == name for key, name in representatives.items()):
-            shared[tuple(representatives.values())].append(next(iter(part_by_name.values())))
+            shared[tuple(representatives.values())].append(copies.part_name(*next(iter(part_by_name.items()))))
     num_members = Counter(copies.labels[name].run for name, parts in copies.digests.items() if parts)
     # One finding a group, but for pairs that other findings cover.
     findings = []

@@ -337,11 +337,12 @@ def _finding(summary: CheckpointSummary, groups: list[tuple[Deviation, float]]) 
     # Write what is off, parameter by parameter.
     parts = []
     for group, _ in groups:
+        name = summary.tensor_name(group.path)
         if group.constant is not None:
-            parts.append(f"{group.path} should be {group.constant:g} and is off by up to {group.measured:.3g}")
+            parts.append(f"{name} should be {group.constant:g} and is off by up to {group.measured:.3g}")
         else:
             stated = " or ".join(f"{value:.4g}" for value in group.stated)
-            parts.append(f"{group.path} has standard deviation {group.measured:.4g} where {stated} is stated")
+            parts.append(f"{name} has standard deviation {group.measured:.4g} where {stated} is stated")
     more = f" (and {len(parts) - 3} more)" if len(parts) > 3 else ""
     # Name the scheme that fits before the configuration is said to be contradicted.
     text = f"{summary.name} is not drawn as its configuration says: {'; '.join(parts[:3])}{more}."

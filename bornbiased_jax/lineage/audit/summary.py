@@ -36,6 +36,7 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.audit.finding import listed
 from bornbiased_jax.lineage.audit.folder import Item
+from bornbiased_jax.lineage.audit.tensor_names import StoredNames, joined, stored_names
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.fingerprints import Fingerprint, Settings
 from bornbiased_jax.parameters import parameter_table
@@ -105,6 +106,14 @@ class CheckpointSummary:
         assert self.opened is not None
         return by_role(self.opened)
 
+    def tensor_name(self, path: str) -> str:
+        """Name a tensor, or a parameter of all blocks, as its files do; by its path where they have no other name."""
+        return joined(self._stored_names.get(path, [path]))
+
+    @cached_property
+    def _stored_names(self) -> StoredNames:
+        return {} if self.opened is None else stored_names(self.opened)
+
     @cached_property
     def forms_by_role(self) -> dict[str, dict[str, str]]:
         """The digests of :attr:`forms` by paths of roles, which checkpoints have in common however they are read.
@@ -129,7 +138,7 @@ def summarize(item: Item, frozen: re.Pattern[str] | None = None, unchanged: Coll
 
     Args:
         item: which.
-        frozen: paths of tensors that are declared frozen or shared: no evidence.
+        frozen: paths or names of tensors that are declared frozen or shared: no evidence.
         unchanged: digests of such tensors: the model below an adapter.
 
     Raises:
@@ -146,6 +155,7 @@ def summarize(item: Item, frozen: re.Pattern[str] | None = None, unchanged: Coll
     opened, by_names = _open(item.reference, item.file)
     by_form: dict[str, dict[str, str]] = {}
     moments: dict[str, TensorMoments] = {}
+    names = {} if frozen is None else stored_names(opened)
 
     def observe(name: str, tensor: np.ndarray) -> None:
         # Norms are read again with each matrix that they stand before.
@@ -154,7 +164,7 @@ def summarize(item: Item, frozen: re.Pattern[str] | None = None, unchanged: Coll
         # Digests are evidence only of tensors that are neither constant nor declared frozen.
         measured = moments[name] = moments_of(tensor)
         constant = measured.smallest == measured.largest
-        declared = frozen is not None and frozen.search(name) is not None
+        declared = frozen is not None and any(map(frozen.search, (name, *names.get(name, ()))))
         if not constant and not declared and not (name in _POSITIONS and is_sinusoid(tensor)):
             digests = digests_of(tensor)
             if digests["exact"] not in unchanged:

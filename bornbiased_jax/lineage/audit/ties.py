@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
@@ -25,9 +24,6 @@ ALPHA = 0.01
 """Family-wise level of an audit: the probability of one false tie or more among all that are tested."""
 MOST_FOR_ALL = 24
 """So many checkpoints at most are compared pair by pair unless all pairs are asked for."""
-
-# The path of a matrix of the language model, as :attr:`bornbiased_jax.checkpoints.roles.Role.path` writes it.
-_MATRIX = re.compile(rf"{LANGUAGE}/(?:blocks/(\d+)/)?(?:experts/\d+/)?([^/]+)/(?:kernel|embedding)")
 
 RunPair = tuple[str, str]
 CheckpointsByRun = Mapping[str, Sequence[CheckpointSummary]]
@@ -154,12 +150,12 @@ def _shared_tables(first: CheckpointSummary, second: CheckpointSummary, runs: Ch
 
 def _equal_matrices(first: CheckpointSummary, second: CheckpointSummary) -> set[MatrixCell]:
     """Return the matrices that two checkpoints have in common, experts of a block only where all of them are equal."""
-    digests = _digests(second)
+    digests, others = _digests(first), _digests(second)
     is_equal: dict[MatrixCell, bool] = {}
-    for path, digest in _digests(first).items():
-        if match := _MATRIX.fullmatch(path):
-            cell = int(match[1]) if match[1] else None, match[2]
-            is_equal[cell] = is_equal.get(cell, True) and digests.get(path) == digest
+    for role in first.source.roles if digests else ():
+        if role.path in digests and role.component == LANGUAGE and role.leaf in ("kernel", "embedding"):
+            cell = role.block, role.matrix
+            is_equal[cell] = is_equal.get(cell, True) and others.get(role.path) == digests[role.path]
     return {cell for cell, equal in is_equal.items() if equal}
 
 

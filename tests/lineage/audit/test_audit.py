@@ -11,6 +11,7 @@ import pytest
 from scipy.stats import kstest
 
 from bornbiased_jax.checkpoints import export_hugging_face
+from bornbiased_jax.checkpoints.roles import Role
 from bornbiased_jax.config import preset
 from bornbiased_jax.lineage.audit.audit import audit_folder
 from bornbiased_jax.lineage.audit.folder import RunOrigin
@@ -108,6 +109,8 @@ def test_a_checkpoint_with_a_part_of_another_model(tmp_path):
     report = audit_folder(tmp_path)
     shared = only(report, "duplicate")
     assert set(shared["subjects"]) == {"seed1-step300", "seed2-step200"} and "share 3 of" in shared["text"]
+    names = ["model.embed_tokens.weight", *(f"model.layers.{layer}.self_attn.q_proj.weight" for layer in (0, 1))]
+    assert all(name in shared["text"] for name in names) and "/" not in shared["text"]
 
 
 def test_content_of_a_seed_that_is_not_here(tmp_path):
@@ -193,25 +196,29 @@ def test_tables_that_are_declared_frozen_tie_no_runs(tmp_path):
     for seed in (1, 2):
         write(tmp_path, f"seed{seed}-step0", initialization(seed, cfg=cfg) | tables, cfg)
     assert sorted(tables) == ["embed/embedding", "positions/embedding"]
-    reports = [audit_folder(tmp_path, frozen=frozen) for frozen in (None, re.compile("/embedding$"))]
-    assert [kinds(report) for report in reports] == [{"shared-birth"}, set()]
+    patterns = (None, re.compile("/embedding$"), re.compile(r"\bw[tp]e\b"))
+    reports = [audit_folder(tmp_path, frozen=frozen) for frozen in patterns]
+    assert [kinds(report) for report in reports] == [{"shared-birth"}, set(), set()]
     assert reports[0]["pairs"] == reports[1]["pairs"] and not reports[0]["pairs"][0]["tied"]
 
 
 def test_experts_are_equal_where_all_experts_of_a_block_are():
     def summary(digests):
-        records = [SimpleNamespace(path=path, digest=digest, is_evidence=True) for path, digest in digests.items()]
-        return SimpleNamespace(fingerprint=SimpleNamespace(tensors=records))
+        records = [SimpleNamespace(path=role.path, digest=digest, is_evidence=True) for role, digest in digests.items()]
+        source = SimpleNamespace(roles=list(digests))
+        return SimpleNamespace(fingerprint=SimpleNamespace(tensors=records), source=source)
 
-    experts = {f"language/blocks/0/experts/{expert}/{name}/kernel": "a" for expert in (0, 1) for name in ("up", "down")}
+    experts = {Role("language", name, "kernel", 1, expert, ()): "a" for expert in (1, 2) for name in ("up", "down")}
     others = {
-        "language/embedding/embedding": "a",
-        "language/blocks/0/router/kernel": "a",
-        "vision/embedding/kernel": "a",
+        Role("language", "embedding", "embedding", None, None, ()): "a",
+        Role("language", "router", "kernel", 1, None, ()): "a",
+        Role("language", "up", "kernel", 1, None, (), is_shared=True): "a",
+        Role("vision", "embedding", "kernel", None, None, ()): "a",
+        Role("language", "norm", "scale", 1, None, (), module="mlp_norm"): "a",
     }
-    changed = {**experts, **others, "language/blocks/0/experts/0/up/kernel": "b"}
+    changed = {**experts, **others, Role("language", "up", "kernel", 1, 1, ()): "b"}
     equal = _equal_matrices(summary(experts | others), summary(changed))
-    assert equal == {(None, "embedding"), (0, "router"), (0, "down")}
+    assert equal == {(None, "embedding"), (1, "router"), (1, "shared_up"), (1, "down")}
 
 
 @pytest.mark.parametrize("stated", [None, 0.02])
@@ -226,7 +233,9 @@ def test_untrained_model_with_another_standard_deviation(stated, tmp_path):
     report = audit_folder(tmp_path)
     wrong = only(report, "init-law")
     assert wrong["subjects"] == ["step0"] and wrong["p_value"] < 0.01 and not report["clean"]
-    assert "blocks/mlp/up/kernel has standard deviation 0.02" in wrong["text"] and "head" not in wrong["text"]
+    assert (
+        "model.layers.*.mlp.up_proj.weight has standard deviation 0.02" in wrong["text"] and "head" not in wrong["text"]
+    )
 
 
 def test_a_stated_range_is_what_counts(tmp_path):
@@ -253,7 +262,8 @@ def test_norms_that_are_off_tell_of_no_other_scheme(tmp_path):
     scaled = {path: leaf * np.float32(0.5 if path.endswith("scale") else 1.0) for path, leaf in flat.items()}
     write(tmp_path, "step0", scaled)
     text = only(audit_folder(tmp_path), "init-law")["text"]
-    assert text.startswith("step0 is not drawn as its configuration says: blocks/attention_norm/scale should be 1 and")
+    name = "model.layers.*.input_layernorm.weight"
+    assert text.startswith(f"step0 is not drawn as its configuration says: {name} should be 1 and")
     assert "scheme" not in text
 
 
@@ -298,4 +308,4 @@ def test_untrained_model_whose_shards_are_equal_is_named_and_its_standard_deviat
     # Constants are compared as everyone's are.
     flat["final_norm/scale"] = flat["final_norm/scale"] + np.float32(0.5)
     write(tmp_path, "seed1-step0", flat)
-    assert "final_norm/scale should be 1" in only(audit_folder(tmp_path), "init-law")["text"]
+    assert "model.norm.weight should be 1" in only(audit_folder(tmp_path), "init-law")["text"]
