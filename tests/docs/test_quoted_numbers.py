@@ -360,7 +360,7 @@ def _survival() -> list[str]:
     ]
 
 
-def _choosing() -> list[str]:
+def _initializations() -> list[str]:
     result = _result("sink_schemes")
     lower = [name for name, (_, p) in sink_growth._score_differences(result).items() if p <= sink_growth.LEVEL]
     assert lower == ["neox", "olmo-mitchell"]
@@ -378,7 +378,7 @@ def _choosing() -> list[str]:
 
 QUOTED: dict[str, Callable[[], list[str]]] = {
     "README.md": _readme,
-    "docs/choosing_an_initialization.md": _choosing,
+    "docs/results/initializations.md": _initializations,
     "docs/comparison.md": _comparison,
     "docs/results/claims.md": _claims,
     "docs/results/disputes.md": _disputes,
