@@ -79,7 +79,13 @@ def _disputes() -> list[str]:
     missed = {kind: 10 - guilty for kind, (guilty, _) in weights.items() if guilty < 10}
     assert missed == {"30% of a merge": 9, "vision tower inherited, retrained": 10}
     innocent = sum(innocent for _, innocent in kit.values()) / (len(kit) * 90)
+    turned = np.concatenate([*_result("evidence_sheet")["statistics"]["mdir_trace"].values()])
+    spectra = [row for row in _result("disputes")["tests"] if row["test"].startswith(("GhostSpec", "SELF"))]
+    assert all(fixed(1)(row["power"]) == "0.5" for row in spectra)
+    found = [sum(kind["power"] >= 0.9 for kind in row["kinds"]) for row in spectra]
     return [
+        f"between {fixed(1)(turned.min())} and {fixed(1)(turned.max())} for these unrelated models",
+        f"they find half of the related pairs [above](#scores), {found[0]} and {found[1]} of {len(kit)} kinds",
         f"those of three kinds, {sum(guilty for guilty, _ in weightscope.values())} of {10 * len(weightscope)}:",
         "it misses nine of ten suspects that hold 30% of the base, and all that inherited only the tower",
         f"{percent(0)(innocent)} of the innocent pairs are a “Confirmed Match”",
@@ -360,7 +366,7 @@ def _survival() -> list[str]:
     ]
 
 
-def _choosing() -> list[str]:
+def _initializations() -> list[str]:
     result = _result("sink_schemes")
     lower = [name for name, (_, p) in sink_growth._score_differences(result).items() if p <= sink_growth.LEVEL]
     assert lower == ["neox", "olmo-mitchell"]
@@ -376,12 +382,62 @@ def _choosing() -> list[str]:
     ]
 
 
+def _lineage() -> list[str]:
+    pooled = [
+        row for row in _result("calibration")["pooled"] if row["inputs"] == "gaussian" and row["test"] != "population"
+    ]
+    published = [row for row in pooled if row["test"].startswith(("paper", "iclr"))]
+    (num_pairs,) = {row["num_pairs"] for row in published}
+    assert all(row["rates"][0]["rate"] == 1 for row in published)
+    result = _result("court")
+    scores = {"HuRef (PCS)", "HuRef (ICS)", "Intrinsic", "REEF"}
+    exceeded = {
+        row["test"] for row in result["tests"] if row["test"] in scores and max(r["rate"] for r in row["rates"]) > 0.05
+    }
+    assert (len(exceeded), len(scores)) == (3, 4)
+    descendants = _result("descendants")
+    exact = {row["test"] for row in descendants["tests"] if row["by_p"] and not row["published"]}
+    taken = max(row["teachers"]["rate"] or 0 for row in descendants["cells"] if row["test"] in exact)
+    return [
+        f"On {num_pairs:,} pairs of untrained models of different seeds",
+        f"takes {round(taken * descendants['num_families'])} of {descendants['num_families']} students",
+    ]
+
+
+def _sinks() -> list[str]:
+    result = _result("sink_knockout")
+    silenced = {row["what"]: row["sink_rate"] for row in result["rows"] if row["kind"] == "silenced"}
+    single = [silenced[name] for name in result["named"]]
+    (as_it_is,) = (row["sink_rate"] for row in result["rows"] if (row["kind"], row["position"]) == ("as it is", 1))
+    assert len(result["named"]) == 6
+    assert len(_result("sink_knockout_given")["named"]) == 3
+    return [
+        f"{percent(1)(as_it_is)} of the heads are sinks. Six super neurons",
+        f"{percent(1)(min(single))} to {percent(1)(max(single))} of the heads are still sinks",
+        f"without both, {percent(0)(min(silenced.values()))} of the heads are sinks",
+        "none of the three super neurons",
+    ]
+
+
+def _schemes_guide() -> list[str]:
+    unseen = results.committed("unseen_schemes", "laptop")
+    balanced = [
+        group["theory"]["inter_cosine_by_layer"][-1] / np.mean(probing.cosines(group))
+        for (scheme, _), group in zip(unseen["settings"]["cells"], unseen["result"]["groups"], strict=False)
+        if scheme == "kaiming-balanced"
+    ]
+    return [f"is predicted {_span(balanced, 1)} times too high"]
+
+
 QUOTED: dict[str, Callable[[], list[str]]] = {
     "README.md": _readme,
-    "docs/choosing_an_initialization.md": _choosing,
     "docs/comparison.md": _comparison,
+    "docs/initializations.md": _schemes_guide,
+    "docs/lineage.md": _lineage,
+    "docs/sinks.md": _sinks,
     "docs/results/claims.md": _claims,
     "docs/results/disputes.md": _disputes,
+    "docs/results/initializations.md": _initializations,
     "docs/results/mitigations.md": _mitigations,
     "docs/results/pretraining.md": _pretraining,
     "docs/results/seedprint.md": _seedprint,
