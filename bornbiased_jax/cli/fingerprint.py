@@ -170,31 +170,31 @@ def _store_sketches(checkpoint: str, out: Path, json_file: str | None, choices: 
         settings = fitted(source, settings, choices["max_bytes"])
     progress.note(f"about {predicted_bytes(source, settings):,} bytes will be stored")
     with progress.bar(len(source.roles), f"fingerprint {checkpoint}", unit="tensors") as advance:
-        made = make_fingerprint(source, settings, advance=advance)
-    save_fingerprint(out, made)
-    language = made.components.get("language")
+        stored = make_fingerprint(source, settings, advance=advance)
+    save_fingerprint(out, stored)
+    language = stored.components.get("language")
     facts = {
         "out": str(out),
         "checkpoint": checkpoint,
-        "source": made.source.description,
-        "digest": payload_digest(made),
+        "source": stored.source.description,
+        "digest": payload_digest(stored),
         "bytes": out.stat().st_size if out.is_file() else None,
-        "weights_digest": made.weights_digest,
-        "tokenizer_digest": made.tokenizer_digest,
+        "weights_digest": stored.weights_digest,
+        "tokenizer_digest": stored.tokenizer_digest,
         "dim": settings.dim,
         "neurons": settings.neurons,
         "sign_key": settings.sign_key.hex(),
         "token_labels": None if language is None else language.token_labels,
-        "components": list(made.components),
-        "num_tensors": len(made.tensors),
-        "unread": list(made.source.unread),
+        "components": list(stored.components),
+        "num_tensors": len(stored.tensors),
+        "unread": list(stored.source.unread),
         "repeats": [
             {**vars(repeats), "z_by_period": {str(parts): z for parts, z in repeats.z_by_period.items()}}
-            for repeats in made.repeats
+            for repeats in stored.repeats
         ],
     }
     size = facts["bytes"] if facts["bytes"] is not None else "a fingerprint of"
-    line = f"{out}: {size:,} bytes of {len(made.tensors)} tensors of {checkpoint}"
+    line = f"{out}: {size:,} bytes of {len(stored.tensors)} tensors of {checkpoint}"
     writing.print_result(SketchFile(facts), json_file, line=line)
 
 

@@ -92,20 +92,20 @@ def sinks(checkpoint: str, text: str, by_step: bool, quiet: bool, **arguments: A
     if arguments["quantise"] is None and arguments["streaming"] is None and options.given("keep_sinks"):
         raise InputError("--keep-sinks is of rounding and of a rolling cache: add --quantise w8a8 or --streaming 8")
     # Measure.
-    taken = ("quantise", "granularity", "keep_sinks", "stream", "scratch", "ignore_fields", "lengths", "tokenizer")
-    chosen = {name: arguments.pop(name) for name in taken}
-    schemes = [] if chosen["quantise"] is None else parse_schemes(chosen["quantise"])
-    granularities, keep = parse_granularities(chosen["granularity"]), parse_kept(chosen["keep_sinks"])
-    scratch = options.scratch_folder(chosen["stream"], chosen["scratch"])
-    opened = open_checkpoint(checkpoint, scratch=scratch, ignore_fields=chosen["ignore_fields"])
+    names = ("quantise", "granularity", "keep_sinks", "stream", "scratch", "ignore_fields", "lengths", "tokenizer")
+    choices = {name: arguments.pop(name) for name in names}
+    schemes = [] if choices["quantise"] is None else parse_schemes(choices["quantise"])
+    granularities, keep = parse_granularities(choices["granularity"]), parse_kept(choices["keep_sinks"])
+    scratch = options.scratch_folder(choices["stream"], choices["scratch"])
+    opened = open_checkpoint(checkpoint, scratch=scratch, ignore_fields=choices["ignore_fields"])
     measured = ReportOptions(
-        lengths=options.parse_lengths(chosen["lengths"], "--lengths"),
+        lengths=options.parse_lengths(choices["lengths"], "--lengths"),
         schemes=schemes,
         granularities=granularities,
         keep_sinks=keep,
         **arguments,
     )
-    words = options.chosen_tokenizer(chosen["tokenizer"], opened)
+    words = options.chosen_tokenizer(choices["tokenizer"], opened)
     report = sinks_report(opened, text, measured, tokenizer=words, by_step=by_step, quiet=quiet)
     opened.close()
     places.show(Sinks({**report, "model": opened.cfg.to_dict()}), opened.description)

@@ -51,14 +51,14 @@ class _Preservation:
 
     forever: frozenset[int]
     latest: int | None
-    every: int | None
+    interval: int | None
     passing: frozenset[int]
 
     def should_preserve(self, checkpoints: Sequence[_SavedStep], **_context: object) -> list[bool]:
         """Answer for each checkpoint, ascending by step; Orbax asks after every save."""
         # Of another interval, before the run resumed, are some that are neither kept forever nor multiples of this one.
         steps = [checkpoint.step for checkpoint in checkpoints]
-        beside = {step for step in self.forever if self.every is None or step % self.every}
+        beside = {step for step in self.forever if self.interval is None or step % self.interval}
         regular = [step for step in steps if step not in self.passing | beside]
         preserved = {*(regular if self.latest is None else regular[-self.latest :]), *steps[-1:]}
         return [step in preserved or step in self.forever for step in steps]

@@ -174,6 +174,6 @@ EXPERIMENTS = {
         name="top1_inputs_256",
         title="Top-1 tokens of the paper's model on other inputs at T = 256",
         settings=settings.TOP1_INPUTS_256,
-        cost={"laptop": "up to two hours on two cores that did other work as well; resumes"},
+        cost={"laptop": "up to an hour on two cores that did other work as well; resumes"},
     ),
 }
