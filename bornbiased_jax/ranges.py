@@ -8,9 +8,9 @@ before it is computed with. Whether what is asked for fits this machine is anoth
 from __future__ import annotations
 
 import typing
-from numbers import Real
 from typing import Annotated, Any
 
+import numpy as np
 from annotated_types import Interval
 
 from bornbiased_jax.errors import InputError
@@ -109,7 +109,7 @@ def within(kind: object, value: object, name: str) -> Any:  # noqa: ANN401 (int 
     assert limits is not None
     number, low, high = limits
     # A comparison with NaN is false.
-    if isinstance(value, Real) and not isinstance(value, bool) and low <= value <= high:
+    if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool) and low <= value <= high:
         converted = number(value)
         if converted == value:
             return converted

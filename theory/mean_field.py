@@ -109,8 +109,8 @@ def profile(
             steps.append(sublayers.attend(stack, layer, source, stream, places, uniform))
             stream = sublayers.add(stack, steps[-1])
         if stack.mlp:
-            read = source if stack.parallel_residual else stream
-            steps.append(sublayers.feed_forward(stack, layer, read, stream, finite))
+            read, beside = (source, steps[-1]) if stack.parallel_residual and stack.attention else (stream, None)
+            steps.append(sublayers.feed_forward(stack, layer, read, stream, finite, beside))
             stream = sublayers.add(stack, steps[-1])
         # Refuse a residual stream that vanishes or explodes.
         size = stream.variance_n[stream.variance_n > 0]

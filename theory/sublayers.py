@@ -136,10 +136,18 @@ def output_scale(stack: Stack, update: SecondMoments) -> Array:
     return norm_scale(stack, update.variance_n) if stack.norm_position == "post" else np.ones_like(update.variance_n)
 
 
-def feed_forward(stack: Stack, layer: int, source: SecondMoments, stream: SecondMoments, finite: bool) -> Sublayer:
+def feed_forward(
+    stack: Stack,
+    layer: int,
+    source: SecondMoments,
+    stream: SecondMoments,
+    finite: bool,
+    attention: Sublayer | None = None,
+) -> Sublayer:
     """Compute W_down φ(W_up n), or W_down(φ(W_gate n) ∘ W_up n): each moment through the dual kernel of φ.
 
-    With ``finite``, kernels are averaged over the cosines' variance from pair to pair, to second order.
+    With ``finite``, kernels are averaged over the cosines' variance from pair to pair, to second order. ``attention``
+    is that of a parallel block, whose update of the same source is in the stream already.
     """
     n = source.scaled(input_scale(stack, source))
     std_n = stack.inner_std(layer) * np.sqrt(stack.width * n.variance_n)
@@ -170,7 +178,12 @@ def feed_forward(stack: Stack, layer: int, source: SecondMoments, stream: Second
     gains = np.stack([to_mean if MEAN in part else gain for part in PARTS])
     size = np.outer(source.variance_n, source.variance_n)
     pair = over(gains**2 * source.pair_cnn, size)
-    aligned = over(gains * source.pair_cnn, np.sqrt(size))
+    # Products of the stream move with the source's: with what it holds of them, and with what attention made of them.
+    with_stream = source.pair_cnn
+    if attention is not None:
+        post = output_scale(stack, attention.update)
+        with_stream = with_stream + attention.aligned_cnn * np.outer(post, post)
+    aligned = over(gains * with_stream, np.sqrt(size))
     zero_n = np.zeros_like(std_n)
     skew, longer = (zero_n, zero_n), (2 * _diagonal(pair), 2 * _diagonal(aligned))
     if normed and not stack.gated_mlp:
