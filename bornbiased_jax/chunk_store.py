@@ -27,7 +27,7 @@ from typing_extensions import TypedDict
 from bornbiased_jax import io, progress, schema
 from bornbiased_jax.code import code_digest
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.folders import Folder
+from bornbiased_jax.io import Folder
 from bornbiased_jax.record import computing_device, library_versions
 
 # Names of files and of the maker are those of stores of earlier versions.

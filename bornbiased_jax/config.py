@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, cast
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.ranges import (
+from bornbiased_jax.schema import (
     ExpertCount,
     Fraction,
     FrequencyFactor,
@@ -26,9 +26,9 @@ from bornbiased_jax.ranges import (
     Vocabulary,
     Width,
     ends,
+    shown,
     within,
 )
-from bornbiased_jax.schema import shown
 from bornbiased_jax.schemes import Dimensions, parse_groups, parse_rule, parse_scheme, rules_of, scaled
 
 NormKind = Literal["layernorm", "rmsnorm", "none"]

@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.parameters import Axis, Parameter, Params, flatten, parameter_table, unflatten
-from bornbiased_jax.ranges import whole
+from bornbiased_jax.schema import whole
 
 PyTree = Any
 """A tree of arrays, or of their shapes or places."""

@@ -32,7 +32,7 @@ from bornbiased_jax.chunk_store import (
 from bornbiased_jax.code import code_digest
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.executors import Engine, InProcessExecutor, local
-from bornbiased_jax.folders import MARKER
+from bornbiased_jax.io import MARKER
 
 RATE_WINDOW = 3600.0
 """Seconds before the latest chunk over which its rate is taken."""

@@ -22,7 +22,7 @@ from bornbiased_jax.chunk_store import Chunk, Compute
 from bornbiased_jax.code import code_digest
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.executors import Engine, local
-from bornbiased_jax.folders import Folder
+from bornbiased_jax.io import Folder
 from bornbiased_jax.model.layers import HIGHEST
 from bornbiased_jax.record import computing_device, jsonable, library_versions
 from bornbiased_jax.report.tables import Claim, Panel, Table, Value

@@ -11,7 +11,7 @@ from bornbiased_jax.config import FIELDS, PRESETS, TYPES, ModelConfig, parse_set
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import parameter_shapes
 from bornbiased_jax.parameters import count_parameters
-from bornbiased_jax.ranges import Layers, ends, within
+from bornbiased_jax.schema import Layers, ends, within
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -22,7 +22,7 @@ from bornbiased_jax.chunk_store import Chunk, Store, Task, task_of
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.executors import BrokenExecutor, InProcessExecutor, engine_named, local
-from bornbiased_jax.folders import MARKER
+from bornbiased_jax.io import MARKER
 from bornbiased_jax.progress import Bar
 from bornbiased_jax.store import Request, compute_chunks, compute_in_worker, fulfill, status
 from tests import toy_task

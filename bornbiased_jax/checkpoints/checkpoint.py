@@ -24,7 +24,7 @@ from bornbiased_jax.checkpoints.reference import ReferenceKind, parse_ref
 from bornbiased_jax.checkpoints.tensors import Piece, Shardings, StoredModel, load_params, read_block, read_parameter
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.folders import Folder
+from bornbiased_jax.io import Folder
 from bornbiased_jax.model.memory import streamed_bytes
 from bornbiased_jax.model.streaming import StreamedWeights, Weights
 from bornbiased_jax.parallel import on_host

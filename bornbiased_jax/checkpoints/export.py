@@ -20,7 +20,7 @@ from bornbiased_jax.checkpoints.weight_files import WEIGHTS
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.fields import fields_of
-from bornbiased_jax.folders import OVERWRITE, Folder, replace_folder
+from bornbiased_jax.io import OVERWRITE, Folder, replace_folder
 from bornbiased_jax.model.layers import ACTIVATIONS, HUGGING_FACE
 from bornbiased_jax.parameters import Params, flatten
 from bornbiased_jax.text.protocol import Tokenizer

@@ -17,7 +17,7 @@ from bornbiased_jax.config import PRESETS, ModelConfig, parse_setting, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.hub import is_named
 from bornbiased_jax.parameters import check_read
-from bornbiased_jax.ranges import whole
+from bornbiased_jax.schema import whole
 
 ReferenceKind = Literal["birth", "run", "huggingface", "gguf"]
 FORMS = (

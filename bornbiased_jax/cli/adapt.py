@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from bornbiased_jax import ranges
+from bornbiased_jax import schema
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.cli import options, outputs
 from bornbiased_jax.cli.pretrain import finish, run_fields, run_options
@@ -41,12 +41,12 @@ _OF = {
 @click.option(
     "--data", required=True, metavar="DATA", help="A file, a directory, builtin:prose, builtin:code or hf:NAME."
 )
-@click.option("--steps", type=options.Ranged(ranges.Steps), required=True, help="Updates.")
+@click.option("--steps", type=options.Ranged(schema.Steps), required=True, help="Updates.")
 @click.option("--out", required=True, metavar="DIR", help="The run's folder; the same command again resumes it.")
 @click.option("--seeds", default="0", help="Seeds of the adapter's initial weights, trained at once: 0:4.")
-@click.option("--data-seed", type=options.Ranged(ranges.Seed), default=0, help="Seed of the order of the data.")
-@click.option("--rank", type=options.Ranged(ranges.Width), default=8, help="LoRA: r.")
-@click.option("--alpha", type=options.Ranged(ranges.LearningRate), help="LoRA: α; BA counts α/r times.  [default: 2 r]")
+@click.option("--data-seed", type=options.Ranged(schema.Seed), default=0, help="Seed of the order of the data.")
+@click.option("--rank", type=options.Ranged(schema.Width), default=8, help="LoRA: r.")
+@click.option("--alpha", type=options.Ranged(schema.LearningRate), help="LoRA: α; BA counts α/r times.  [default: 2 r]")
 @click.option(
     "--matrices",
     default="query,value",
@@ -55,7 +55,7 @@ _OF = {
 )
 @click.option(
     "--prefix-length",
-    type=options.Ranged(ranges.Length),
+    type=options.Ranged(schema.Length),
     default=16,
     help="Prefix tuning: trained keys and values of each block.",
 )
@@ -126,9 +126,9 @@ def _within(adapter: Adapter, budget: str, cfg: ModelConfig) -> Adapter:
     if budget == "prefix-plus":
         return within_budget(cfg, adapter, count_trained(cfg, prefix_plus()))
     try:
-        number = ranges.within(ranges.Count, int(budget), "--budget")
+        number = schema.within(schema.Count, int(budget), "--budget")
     except ValueError as error:
         raise InputError(
-            f"--budget {budget} is neither {ranges.in_words(ranges.Count)} nor prefix-plus: give one of them"
+            f"--budget {budget} is neither {schema.in_words(schema.Count)} nor prefix-plus: give one of them"
         ) from error
     return within_budget(cfg, adapter, number)

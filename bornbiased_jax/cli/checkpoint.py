@@ -19,9 +19,9 @@ from bornbiased_jax.lineage.audit.scheme import init_scheme as name_scheme
 from bornbiased_jax.lineage.audit.scheme import repeats_of
 from bornbiased_jax.lineage.audit.summary import moments_of
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
-from bornbiased_jax.ranges import BatchSize, Count, CountOrNone, Seed, SeqLen, Temperature, TopProbability
 from bornbiased_jax.results.lineage_reports import InitScheme
 from bornbiased_jax.results.run_reports import Evaluation, Generation, Parity
+from bornbiased_jax.schema import BatchSize, Count, CountOrNone, Seed, SeqLen, Temperature, TopProbability
 
 
 @click.command("generate", cls=Command)

@@ -13,8 +13,8 @@ from bornbiased_jax.derive.derive import derive as change_weights
 from bornbiased_jax.derive.text_ids import ids_in_text
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.keys import check_seed
-from bornbiased_jax.ranges import Seed
 from bornbiased_jax.results.lineage_reports import Descendant
+from bornbiased_jax.schema import Seed
 from bornbiased_jax.text.tokenizers import fits_vocabulary
 
 

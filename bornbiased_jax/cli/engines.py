@@ -12,8 +12,7 @@ from bornbiased_jax.chunk_store import Store
 from bornbiased_jax.cli import options
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.executors import DEFAULT, ENGINES, Engine, engine_named
-from bornbiased_jax.ranges import Count, Processes
-from bornbiased_jax.schema import shown
+from bornbiased_jax.schema import Count, Processes, shown
 from bornbiased_jax.store import ONE_COMPUTATION
 
 F = TypeVar("F", bound=Callable[..., Any])

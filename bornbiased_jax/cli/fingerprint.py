@@ -25,8 +25,8 @@ from bornbiased_jax.lineage.output_fingerprint import save_outputs
 from bornbiased_jax.lineage.outputs import OutputOptions
 from bornbiased_jax.lineage.probe_inputs import ProbeInputs, read_outputs
 from bornbiased_jax.probes.inputs import RANDOM_KINDS
-from bornbiased_jax.ranges import BatchSize, Count, Layers, Seed, SeqLen, SketchDim, Vocabulary
 from bornbiased_jax.results.lineage_reports import Digest, OutputFile, SketchFile
+from bornbiased_jax.schema import BatchSize, Count, Layers, Seed, SeqLen, SketchDim, Vocabulary
 
 STORAGES = ("float32", "bfloat16")
 

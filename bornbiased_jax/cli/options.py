@@ -19,8 +19,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.keys import check_seed
 from bornbiased_jax.model.layers import HIGHEST, PRECISIONS
 from bornbiased_jax.parameters import check_read
-from bornbiased_jax.ranges import Processes, Rank, SeqLen, ends, in_words, whole, within
-from bornbiased_jax.schema import cut, shown
+from bornbiased_jax.schema import Processes, Rank, SeqLen, cut, ends, in_words, shown, whole, within
 from bornbiased_jax.text import Tokenizer, tokenizer_for
 from bornbiased_jax.text.cache import cache_dir
 

@@ -17,7 +17,7 @@ from rich.table import Table
 from bornbiased_jax import io, record
 from bornbiased_jax.cli.options import FILE, OUTPUT, given, together
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.folders import Folder
+from bornbiased_jax.io import Folder
 from bornbiased_jax.report import figures
 from bornbiased_jax.results import Listing, Result, page
 from bornbiased_jax.results.result import written

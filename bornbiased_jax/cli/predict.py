@@ -14,9 +14,9 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.prediction import predict as predict_config
 from bornbiased_jax.prediction import predict_gradients
 from bornbiased_jax.probes.inputs import KINDS
-from bornbiased_jax.ranges import Count, SeqLen
 from bornbiased_jax.results import Prediction
 from bornbiased_jax.results.initialization import Trainability
+from bornbiased_jax.schema import Count, SeqLen
 
 
 @click.command("predict", cls=Command)

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import click
 
-from bornbiased_jax import ranges
+from bornbiased_jax import schema
 from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
 from bornbiased_jax.checkpoints.export import check_folder
 from bornbiased_jax.cli import dry_run, options, outputs
@@ -29,45 +29,45 @@ SHAPES = list(get_args(Schedule))
 
 # Options that override a recipe's number, when given: name on the command line -> type, help.
 OVERRIDES: dict[str, tuple[Any, str]] = {
-    "steps": (options.Ranged(ranges.Steps), "Number of updates; with the recipe seedprint one epoch unless given."),
+    "steps": (options.Ranged(schema.Steps), "Number of updates; with the recipe seedprint one epoch unless given."),
     "schedule-steps": (
-        options.Ranged(ranges.Steps),
+        options.Ranged(schema.Steps),
         "Plan the learning rate for this many steps; a later call may continue up to them.  [default: steps]",
     ),
-    "batch-size": (options.Ranged(ranges.BatchSize), "Sequences per step."),
+    "batch-size": (options.Ranged(schema.BatchSize), "Sequences per step."),
     "accumulation": (
-        options.Ranged(ranges.BatchSize),
+        options.Ranged(schema.BatchSize),
         "Micro-batches of a batch, which go through the model one after the other.",
     ),
-    "context": (options.Ranged(ranges.SeqLen), "Predicted tokens in a sequence."),
+    "context": (options.Ranged(schema.SeqLen), "Predicted tokens in a sequence."),
     "schedule": (
         click.Choice(SHAPES),
         "How the learning rate falls after the warm-up: as half a cosine, linearly, not at all, or linearly in "
         "the last fifth (wsd).",
     ),
     "optimizer": (click.Choice(get_args(Optimizer)), "Muon is for the matrices of blocks, AdamW for the rest."),
-    "learning-rate": (options.Ranged(ranges.LearningRate), "Peak learning rate, after the warm-up."),
-    "min-learning-rate": (options.Ranged(ranges.LearningRateOrNone), "At the schedule's end, unless it is constant."),
-    "warmup": (options.Ranged(ranges.StepsOrNone), "Steps of linear warm-up."),
-    "weight-decay": (options.Ranged(ranges.LearningRateOrNone), "Decoupled, on matrices only."),
-    "clip": (options.Ranged(ranges.Clip), "Largest norm of the gradient."),
-    "beta1": (options.Ranged(ranges.Decay), "AdamW's decay of the mean gradient."),
-    "beta2": (options.Ranged(ranges.Decay), "AdamW's decay of the mean squared gradient."),
-    "epsilon": (options.Ranged(ranges.LearningRate), "AdamW's epsilon."),
+    "learning-rate": (options.Ranged(schema.LearningRate), "Peak learning rate, after the warm-up."),
+    "min-learning-rate": (options.Ranged(schema.LearningRateOrNone), "At the schedule's end, unless it is constant."),
+    "warmup": (options.Ranged(schema.StepsOrNone), "Steps of linear warm-up."),
+    "weight-decay": (options.Ranged(schema.LearningRateOrNone), "Decoupled, on matrices only."),
+    "clip": (options.Ranged(schema.Clip), "Largest norm of the gradient."),
+    "beta1": (options.Ranged(schema.Decay), "AdamW's decay of the mean gradient."),
+    "beta2": (options.Ranged(schema.Decay), "AdamW's decay of the mean squared gradient."),
+    "epsilon": (options.Ranged(schema.LearningRate), "AdamW's epsilon."),
     "dtype": (click.Choice(["float32", "bfloat16"]), "Type to compute in; weights and optimizer stay float32."),
     "tokenizer": (str, "bytes, bpe, bpe:4096 or a file; else that of given weights, or the bpe of the model's size."),
-    "validation-fraction": (options.Ranged(ranges.HeldOut), "Fraction of the documents held out."),
+    "validation-fraction": (options.Ranged(schema.HeldOut), "Fraction of the documents held out."),
     "init-from": (str, "Begin with these weights: a checkpoint, or a run that has all the seeds."),
     "checkpoint-every": (
-        options.Ranged(ranges.Steps),
+        options.Ranged(schema.Steps),
         "Steps between two checkpoints; the first and the last are always kept.",
     ),
-    "keep-latest": (options.Ranged(ranges.Steps), "How many of the regular checkpoints to keep."),
-    "eval-every": (options.Ranged(ranges.Steps), "Steps between two held-out losses; the last step always has one."),
-    "eval-sequences": (options.Ranged(ranges.Count), "Sequences of the held-out loss."),
-    "log-every": (options.Ranged(ranges.Steps), "Steps between two lines of metrics.jsonl."),
+    "keep-latest": (options.Ranged(schema.Steps), "How many of the regular checkpoints to keep."),
+    "eval-every": (options.Ranged(schema.Steps), "Steps between two held-out losses; the last step always has one."),
+    "eval-sequences": (options.Ranged(schema.Count), "Sequences of the held-out loss."),
+    "log-every": (options.Ranged(schema.Steps), "Steps between two lines of metrics.jsonl."),
     "seeds-mode": (click.Choice(["auto", "vmap", "map"]), "Seeds at once, or one after the other in one program."),
-    "processes": (options.Ranged(ranges.Processes), "Threads that tokenize."),
+    "processes": (options.Ranged(schema.Processes), "Threads that tokenize."),
     "token-cache": (str, "Folder of tokenized data; the user's cache unless given."),
 }
 
@@ -144,7 +144,7 @@ def settings_of(arguments: Mapping[str, Any]) -> PretrainConfig:
 )
 @click.option("--out", required=True, metavar="DIR", help="The run's folder; the same command again resumes it.")
 @click.option("--seeds", default="42", help="Trained at once on the same data: 42,123 or 0:4.")
-@click.option("--data-seed", type=options.Ranged(ranges.Seed), default=0, help="Seed of the order of the data.")
+@click.option("--data-seed", type=options.Ranged(schema.Seed), default=0, help="Seed of the order of the data.")
 @click.option(
     "--recipe",
     type=click.Choice(RECIPES),

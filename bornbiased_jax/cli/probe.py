@@ -17,11 +17,11 @@ from bornbiased_jax.model.layers import precision_named
 from bornbiased_jax.probes import ProbedModel, run
 from bornbiased_jax.probes.inputs import RANDOM_KINDS, parse_inputs
 from bornbiased_jax.probes.subject import from_weights, untrained
-from bornbiased_jax.ranges import BatchSize, Count, LearningRate, Seed, SeqLen, Steps
 from bornbiased_jax.results import Contraction, Preference, theory
 from bornbiased_jax.results.initialization import WidthCheck
 from bornbiased_jax.results.probes import Part, part_of
 from bornbiased_jax.results.theory import ProbeRow
+from bornbiased_jax.schema import BatchSize, Count, LearningRate, Seed, SeqLen, Steps
 from bornbiased_jax.training.config import Optimizer, PretrainConfig
 from bornbiased_jax.training.scaling import scaling
 

@@ -14,9 +14,8 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.seed_search import RANGE, SearchOptions
 from bornbiased_jax.lineage.torch_seeds import num_searched, which_torch_seed
 from bornbiased_jax.lineage.whichseed import which_seed
-from bornbiased_jax.ranges import Count, Entries, Level
 from bornbiased_jax.results.lineage_reports import WhichSeed
-from bornbiased_jax.schema import shown
+from bornbiased_jax.schema import Count, Entries, Level, shown
 
 
 @click.command("scan", cls=Command)

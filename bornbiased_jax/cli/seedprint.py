@@ -18,10 +18,9 @@ from bornbiased_jax.lineage.baselines import weight_scores
 from bornbiased_jax.lineage.compared_model import ComparedModel
 from bornbiased_jax.lineage.lineage_tests import TESTS
 from bornbiased_jax.lineage.probe_inputs import ProbeInputs
-from bornbiased_jax.ranges import Count, Level
 from bornbiased_jax.results import Lineage, verdicts, verdicts_by_step
 from bornbiased_jax.results.model_facts import facts_listing
-from bornbiased_jax.schema import shown
+from bornbiased_jax.schema import Count, Level, shown
 
 # What the choices leave open is settled by the models (bornbiased_jax.lineage.probe_inputs).
 _READING = ("files", "roles", "ignore_fields")

@@ -14,8 +14,8 @@ from bornbiased_jax.evaluation.intervention import InterventionOptions, interven
 from bornbiased_jax.evaluation.sink_report import ReportOptions, sinks_report
 from bornbiased_jax.probes.sinks import ScoreConvention, Threshold
 from bornbiased_jax.quantization import parse_granularities, parse_kept, parse_schemes
-from bornbiased_jax.ranges import Count, Fraction, SeqLen, TokenId
 from bornbiased_jax.results import Intervention, Sinks
+from bornbiased_jax.schema import Count, Fraction, SeqLen, TokenId
 
 
 @click.command("sinks", cls=Command)

@@ -17,7 +17,7 @@ from bornbiased_jax.derive import damage, symmetries
 from bornbiased_jax.derive.damage import Model
 from bornbiased_jax.derive.peft import merge_adapter
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.ranges import whole
+from bornbiased_jax.schema import whole
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,7 @@ from bornbiased_jax.checkpoints.layout import FileEntry, Shapes, file_shapes, pa
 from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.folders import Folder
+from bornbiased_jax.io import Folder
 from bornbiased_jax.model.adapters import IN, OUT, Adapter
 from bornbiased_jax.parameters import Params, flatten, unflatten
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bornbiased_jax import ranges
+from bornbiased_jax import schema
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
@@ -44,10 +44,10 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        ranges.within(ranges.Temperature, self.temperature, "temperature")
-        ranges.within(ranges.TopProbability, self.top_p, "top_p")
+        schema.within(schema.Temperature, self.temperature, "temperature")
+        schema.within(schema.TopProbability, self.top_p, "top_p")
         if self.top_k is not None:
-            ranges.within(ranges.Count, self.top_k, "top_k")
+            schema.within(schema.Count, self.top_k, "top_k")
         if self.temperature == 0 and (self.top_k is not None or self.top_p < 1.0):
             raise InputError("top_k and top_p choose what is drawn from: give a temperature above 0 too")
         check_seed(self.seed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing_extensions import TypedDict
 
 from bornbiased_jax.lineage.fingerprints import RepeatLabels, TokenLabels
-from bornbiased_jax.ranges import Count, CountOrNone, HiddenWidth, SketchDim
+from bornbiased_jax.schema import Count, CountOrNone, HiddenWidth, SketchDim
 
 
 class ShapeFacts(TypedDict):

@@ -19,8 +19,7 @@ import numpy as np
 
 from bornbiased_jax.checkpoints.roles import Shape
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.ranges import Count, SketchDim, within
-from bornbiased_jax.schema import shown
+from bornbiased_jax.schema import Count, SketchDim, shown, within
 
 TokenLabels = Literal["strings", "ids"]
 RepeatLabels = Literal["neurons", "heads", "experts", "coordinates", "tokens"]

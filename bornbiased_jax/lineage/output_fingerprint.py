@@ -31,7 +31,7 @@ from bornbiased_jax.model.streaming import check_plain
 from bornbiased_jax.probes.inputs import KINDS, Inputs
 from bornbiased_jax.probes.inputs.facts import arrays_of, facts_of, from_facts
 from bornbiased_jax.probes.measure import RANGE_OPERATIONS
-from bornbiased_jax.ranges import Layers
+from bornbiased_jax.schema import Layers
 
 FORMAT = "bornbiased-fingerprint-1"
 FUNCTION = "bornbiased_jax.lineage.output_fingerprint:compute"

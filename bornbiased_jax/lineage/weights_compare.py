@@ -17,7 +17,7 @@ from bornbiased_jax.lineage.same_model import identify, tensor_difference
 from bornbiased_jax.lineage.token_numbers import foreign_numbers
 from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.lineage.weights_verdict import auto_verdict, single_verdict
-from bornbiased_jax.ranges import Count, within
+from bornbiased_jax.schema import Count, within
 from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
 
 NEURONS = 4096

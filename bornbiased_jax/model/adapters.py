@@ -30,7 +30,7 @@ from bornbiased_jax.config import FieldValue, ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import distribution, draw_blocks
 from bornbiased_jax.parameters import Params, flatten, parameter_table, unflatten
-from bornbiased_jax.ranges import LearningRate, Length, Width, within
+from bornbiased_jax.schema import LearningRate, Length, Width, within
 from bornbiased_jax.schemes import Distribution
 
 Method = Literal["lora", "prefix", "prefix-plus"]

@@ -19,8 +19,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from bornbiased_jax import io
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.ranges import TokenId, ends
-from bornbiased_jax.schema import cut, parse_json, shown
+from bornbiased_jax.schema import TokenId, cut, ends, parse_json, shown
 from bornbiased_jax.text.protocol import ESCAPED_SPACE, checked_ids, checked_text, named_byte
 
 TOKENIZER_FILE = "tokenizer.json"

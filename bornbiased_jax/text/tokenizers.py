@@ -15,8 +15,7 @@ from typing_extensions import TypedDict
 
 from bornbiased_jax import io, schema
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.ranges import Pieces, TokenId, within
-from bornbiased_jax.schema import shown
+from bornbiased_jax.schema import Pieces, TokenId, shown, within
 from bornbiased_jax.text import bpe, byte_level, cache, corpora, gguf_vocabulary, sentence_piece
 from bornbiased_jax.text.byte_level import ByteTokenizer
 from bornbiased_jax.text.protocol import Tokenizer, UnknownTokenizerError

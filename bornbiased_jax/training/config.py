@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from bornbiased_jax import io, keys, ranges
+from bornbiased_jax import io, keys, schema
 from bornbiased_jax.config import ModelConfig, check_config
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.adapters import Adapter, adapter_shapes
@@ -59,32 +59,32 @@ class PretrainConfig:
     out: str
     # What is learned, and from where.
     seeds: tuple[int, ...] = (42,)
-    data_seed: ranges.Seed = 0
+    data_seed: schema.Seed = 0
     tokenizer: str | None = None
-    context: ranges.SeqLen = 128
-    validation_fraction: ranges.HeldOut = 0.05
+    context: schema.SeqLen = 128
+    validation_fraction: schema.HeldOut = 0.05
     init_from: str | None = None
     adapter: Adapter | None = None
     """The adapter to train on the frozen weights of ``init_from``; None: the model itself. ``seeds`` are then those
     of the adapter's initialization, all on the same weights."""
     # Optimization.
-    steps: ranges.Steps | None = 1000
+    steps: schema.Steps | None = 1000
     """None: one epoch."""
-    schedule_steps: ranges.Steps | None = None
+    schedule_steps: schema.Steps | None = None
     """Steps that the learning rate is laid out for, up to which the run may be extended later; None: ``steps``."""
-    batch_size: ranges.BatchSize = 16
-    accumulation: ranges.BatchSize = 1
-    learning_rate: ranges.LearningRate = 1e-3
-    min_learning_rate: ranges.LearningRateOrNone = 1e-4
-    warmup: ranges.StepsOrNone = 100
+    batch_size: schema.BatchSize = 16
+    accumulation: schema.BatchSize = 1
+    learning_rate: schema.LearningRate = 1e-3
+    min_learning_rate: schema.LearningRateOrNone = 1e-4
+    warmup: schema.StepsOrNone = 100
     schedule: Schedule = "cosine"
     """Of the learning rate after the warm-up."""
     optimizer: Optimizer = "adamw"
-    weight_decay: ranges.LearningRateOrNone = 0.1
-    clip: ranges.Clip = 1.0
-    beta1: ranges.Decay = 0.9
-    beta2: ranges.Decay = 0.95
-    epsilon: ranges.LearningRate = 1e-8
+    weight_decay: schema.LearningRateOrNone = 0.1
+    clip: schema.Clip = 1.0
+    beta1: schema.Decay = 0.9
+    beta2: schema.Decay = 0.95
+    epsilon: schema.LearningRate = 1e-8
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of the computation; parameters and optimizer are float32 always."""
     # Layout: none of it changes what is computed beyond rounding.
@@ -92,15 +92,15 @@ class PretrainConfig:
     seeds_mode: Literal["auto", "vmap", "map"] = "auto"
     mesh: str | None = None
     # What is written.
-    checkpoint_every: ranges.Steps | None = None
+    checkpoint_every: schema.Steps | None = None
     """Steps between two checkpoints; None: the first and the last alone."""
     checkpoint_log_spaced: bool = False
     """Also after 1, 2, 4, 8, … steps; these are never deleted."""
-    keep_latest: ranges.Steps | None = None
+    keep_latest: schema.Steps | None = None
     """Of the checkpoints at a fixed interval, how many; None keeps all."""
-    eval_every: ranges.Steps | None = None
-    eval_sequences: ranges.Count = 64
-    log_every: ranges.Steps = 1
+    eval_every: schema.Steps | None = None
+    eval_sequences: schema.Count = 64
+    log_every: schema.Steps = 1
     tensorboard: bool = True
     csv: bool = False
     wandb: bool = False
@@ -108,7 +108,7 @@ class PretrainConfig:
     # How.
     token_cache: str | None = None
     """Folder of tokenized data; None: the user's cache."""
-    processes: ranges.Processes | None = None
+    processes: schema.Processes | None = None
     """Threads that tokenize; None: one for each core."""
     quiet: bool = False
 
@@ -131,8 +131,8 @@ class PretrainConfig:
                 raise InputError(f"{name}={value!r} is not one of {', '.join(choices)}")
             if kind is bool and not isinstance(value, bool):
                 raise InputError(f"{name}={shown(value)} is not true or false")
-            if ranges.ends(kind) is not None and (value is not None or type(None) not in choices):
-                object.__setattr__(self, name, ranges.within(kind, value, name))
+            if schema.ends(kind) is not None and (value is not None or type(None) not in choices):
+                object.__setattr__(self, name, schema.within(kind, value, name))
         # Learning rate and its schedule.
         if self.schedule != "constant" and self.min_learning_rate > self.learning_rate:
             raise InputError(

@@ -17,8 +17,8 @@ from bornbiased_jax.checkpoints.digests import digest
 from bornbiased_jax.checkpoints.formats.run import BASE, RUN_FILE, TOKENIZER, RunRecord, read_run, tokenizer_file
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.folders import Folder
 from bornbiased_jax.init import parameter_shapes
+from bornbiased_jax.io import Folder
 from bornbiased_jax.model.adapters import count_trained
 from bornbiased_jax.model.loss import unrolled_blocks
 from bornbiased_jax.parameters import Params, count_parameters

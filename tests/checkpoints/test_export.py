@@ -14,8 +14,8 @@ from bornbiased_jax.checkpoints import digest, export_hugging_face, open_checkpo
 from bornbiased_jax.checkpoints.export import check_folder
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.folders import MARKER, REPLACED
 from bornbiased_jax.init import init_seed, parameter_shapes
+from bornbiased_jax.io import MARKER, REPLACED
 from bornbiased_jax.model import apply
 from bornbiased_jax.parameters import flatten, unflatten
 from bornbiased_jax.text import train_bpe

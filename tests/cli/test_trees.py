@@ -12,7 +12,7 @@ import pytest
 
 from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
 from bornbiased_jax.cli.main import run
-from bornbiased_jax.folders import MARKER
+from bornbiased_jax.io import MARKER
 from tests.cli.commands import commands
 from tests.robustness.kinds import KINDS
 from tests.robustness.process import TINY, UNTRAINED

@@ -16,7 +16,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.experiments import runner
 from bornbiased_jax.experiments.base import SCALES, Experiment
 from bornbiased_jax.experiments.runner import reproduce
-from bornbiased_jax.folders import MARKER
+from bornbiased_jax.io import MARKER
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
 from bornbiased_jax.text.corpora import corpus

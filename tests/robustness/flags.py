@@ -20,7 +20,7 @@ import click
 from bornbiased_jax import progress
 from bornbiased_jax.cli.main import cli, run
 from bornbiased_jax.cli.options import Ranged
-from bornbiased_jax.ranges import ends
+from bornbiased_jax.schema import ends
 from tests.robustness.guard import bounds, is_one_sentence
 
 CORPUS = Path(__file__).resolve().parent / "corpus" / "flags.jsonl"

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 
 from bornbiased_jax.experiments.base import cached
 from bornbiased_jax.experiments.runner import is_complete, load
-from bornbiased_jax.folders import MARKER, Folder
+from bornbiased_jax.io import MARKER, Folder
 from bornbiased_jax.lineage import fingerprint_file
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.model import scratch

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from bornbiased_jax.folders import MARKER
+from bornbiased_jax.io import MARKER
 from bornbiased_jax.record import lasting
 from bornbiased_jax.training.checkpoint import find_steps
 from tests.robustness.process import TINY, UNTRAINED, start

@@ -10,8 +10,7 @@ from typing_extensions import TypedDict
 
 from bornbiased_jax.config import FieldValue, ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.ranges import Fraction, FrequencyFactor, Length, RopeBase, RopeFactor
-from bornbiased_jax.schema import shown
+from bornbiased_jax.schema import Fraction, FrequencyFactor, Length, RopeBase, RopeFactor, shown
 
 _ROPE_KEYS: dict[str, dict[str, str]] = {
     "default": {},

@@ -32,7 +32,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import parameter_shapes
 from bornbiased_jax.model.adapters import Adapter, adapted, adapter_shapes, merge_parameter
 from bornbiased_jax.parameters import Params, flatten, unflatten
-from bornbiased_jax.ranges import Length, Seed, Steps
+from bornbiased_jax.schema import Length, Seed, Steps
 
 RUN_FILE = "run.json"
 FOLDER = "checkpoints"

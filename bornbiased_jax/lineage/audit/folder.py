@@ -23,7 +23,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.audit.finding import Finding
 from bornbiased_jax.lineage.audit.labels import Label, natural, read_label
 from bornbiased_jax.lineage.audit.listing import is_training_state, is_weights
-from bornbiased_jax.ranges import whole
+from bornbiased_jax.schema import whole
 
 ADAPTED = "a LoRA adapter, no model of its own: digested alone"
 PICKLED = "a pickle that is not read as tensors: digested alone, never unpickled"

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.ranges import whole
-from bornbiased_jax.schema import shown
+from bornbiased_jax.schema import shown, whole
 
 ALIASES = frozenset(("main", "master", "latest", "final", "last", "best"))
 """Names that promise no content of their own: a copy under one of them is no defect."""
