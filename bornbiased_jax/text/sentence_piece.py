@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor
 
 MODEL_FILE = "tokenizer.model"
-# The kind of model, in its own numbers, that joins pairs.
-_BPE = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,48 +102,24 @@ class SentencePieceTokenizer:
         Built are models that join pairs, have a piece for each byte and leave the text as it is. By a ``.model`` alone
         transformers puts no space before the first word.
         """
-        # Fields by their numbers in sentencepiece_model.proto.
-        fields = list(_fields(self.proto))
-        trainer, normalizer = (
-            dict(_fields(b"".join(part for number, part in fields if number == place and isinstance(part, bytes))))
-            for place in (2, 3)
+        from sentencepiece import sentencepiece_model_pb2
+
+        model = sentencepiece_model_pb2.ModelProto.FromString(self.proto)  # type: ignore[attr-defined]  # made at import
+        normalizer, trainer = model.normalizer_spec, model.trainer_spec
+        leaves_text = normalizer.escape_whitespaces and not (
+            normalizer.precompiled_charsmap or normalizer.remove_extra_whitespaces or trainer.treat_whitespace_as_suffix
         )
-        changes_text = normalizer.get(2) or normalizer.get(4, 1) or not normalizer.get(5, 1) or trainer.get(24)
-        rows = [dict(_fields(part)) for number, part in fields if number == 1 and isinstance(part, bytes)]
-        types = [row.get(3, scored_pieces.NORMAL) for row in rows]
-        if trainer.get(3) != _BPE or changes_text or types.count(scored_pieces.BYTE) != 256:
+        types = [int(piece.type) for piece in model.pieces]
+        if trainer.model_type != trainer.BPE or not leaves_text or types.count(scored_pieces.BYTE) != 256:
             return None
         return scored_pieces.library_tokenizer(
             scored_pieces.ScoredPieces(
-                [str(self.processor.IdToPiece(token)) for token in range(len(rows))],
-                [float(self.processor.GetScore(token)) for token in range(len(rows))],
-                [int(kind) for kind in types],
-                has_space_prefix=bool(normalizer.get(3, 1)),
+                [piece.piece for piece in model.pieces],
+                [piece.score for piece in model.pieces],
+                types,
+                has_space_prefix=normalizer.add_dummy_prefix,
                 bos_id=self.bos_id,
                 eos_id=self.eos_id,
             ),
             self.name,
         )
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield the fields of a protocol buffer, by number: integers, and bytes of all else."""
-    place = 0
-
-    def integer() -> int:
-        nonlocal place
-        value = shift = 0
-        while True:
-            byte = message[place]
-            place, value, shift = place + 1, value | (byte & 127) << shift, shift + 7
-            if byte < 128:
-                return value
-
-    while place < len(message):
-        tag = integer()
-        if tag & 7 == 0:
-            yield tag >> 3, integer()
-            continue
-        size = {1: 8, 5: 4}.get(tag & 7) or integer()
-        yield tag >> 3, message[place : place + size]
-        place += size
