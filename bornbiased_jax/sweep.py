@@ -27,6 +27,8 @@ from bornbiased_jax.parallel import PyTree, tree_bytes
 
 SweepMode = Literal["auto", "vmap", "map"]
 CPU_BUDGET_BYTES = 2 * 2**30
+DRAWING = 3
+"""Times the bytes of its weights that a seed takes while they are drawn: their random bits lie next to them."""
 MAX_CHUNK = 256
 MAX_SHARDS = 4
 STEADY_CHUNK = 8
@@ -131,19 +133,25 @@ def plan(probe: Probe, params: PyTree, batch: PyTree, num_seeds: int, options: S
         if mode == "vmap":
             most = min(STEADY_CHUNK, max(1, CPU_BUDGET_BYTES // max(1, state_bytes)))
             return Plan(mode, (math.ceil(chunk / devices) if chunk else most) * devices, state_bytes, 1, devices)
-        shards = min(MAX_SHARDS, hardware.cores(), chunk or num_seeds) if threaded else 1
+        shards = min(_side_by_side(state_bytes), chunk or num_seeds) if threaded else 1
         return Plan(mode, shards * devices, state_bytes, shards, devices)
     # Else as many seeds as fit in the budget.
     if mode == "vmap":
         state_bytes += _scratch_bytes(probe, state, shapes, batch)
     if chunk is None:
         chunk = int(min(MAX_CHUNK, max(1, budget // max(1, state_bytes)))) * devices
-    shards = min(MAX_SHARDS, hardware.cores(), chunk, num_seeds) if threaded else 1
+    shards = min(_side_by_side(state_bytes), chunk, num_seeds) if threaded else 1
     # Chunks of about one size, so that the last is hardly padded; equal parts for all devices and CPU shards.
     parts = devices * shards
     chunk = min(chunk, math.ceil(num_seeds / math.ceil(num_seeds / chunk) / parts) * parts)
     rounded = math.ceil(chunk / devices) * devices if shards == 1 else chunk // shards * shards
     return Plan(mode, rounded, state_bytes, shards, devices)
+
+
+def _side_by_side(state_bytes: int) -> int:
+    """Return how many programs of one seed run at once on a CPU: as many as cores, and as fit into its memory."""
+    shards, free = min(MAX_SHARDS, hardware.cores()), hardware.available_memory()
+    return shards if free is None else min(shards, max(1, int(free // (DRAWING * max(1, state_bytes)))))
 
 
 def _shapes(tree: PyTree) -> PyTree:

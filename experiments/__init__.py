@@ -69,7 +69,7 @@ _BY_NAME = {
     "real_models_given": "sinks.real_models",
     "sink_knockout_given": "sinks.sink_knockout",
     "finding7_bpe": "survival.finding7",
-    "table1_c_256_n250": "birth.table1",
+    "table1_c_256_n125": "birth.table1",
     "top1_inputs_nano": "birth.top1_inputs",
     "top1_inputs_256": "birth.top1_inputs",
     "top1_tables": "birth",

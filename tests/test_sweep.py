@@ -96,6 +96,16 @@ def test_a_steady_sweep_gives_a_seed_the_same_bits_alone_and_among_others(monkey
         equal(totals([seed], steady=True, **options), {seed: together[seed]})
 
 
+@pytest.mark.parametrize("steady", [False, True])
+def test_so_many_seeds_run_side_by_side_as_memory_holds(monkeypatch, steady):
+    """Two of a model that fills half of the memory ended the process, as each of them is drawn from random bits."""
+    monkeypatch.setattr("bornbiased_jax.hardware.cores", lambda: 4)
+    weights = planned(None, 4, steady=steady, mode="map").bytes_per_seed
+    for copies, shards in ((100, 4), (3 * 2.5, 2), (2, 1)):
+        monkeypatch.setattr("bornbiased_jax.hardware.available_memory", lambda copies=copies: int(copies * weights))
+        assert planned(None, 4, steady=steady, mode="map").cpu_shards == shards
+
+
 def test_steady_layout_depends_on_sizes_alone(monkeypatch):
     def at_once(**options):
         return planned(None, 100, steady=True, **options).at_once
