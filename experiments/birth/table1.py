@@ -269,9 +269,9 @@ _FEWER = dataclasses.replace(
     title="gpt2-1.2b at T = 256 with 125 inputs",
     paper="Table 1(c)",
     description=(
-        "Both seeds of Table 1(c) at T = 256 with a sixteenth of the paper's inputs, next to theory for as many. Stated "
-        "before any number was seen: the fractions are to lie between theory's tenths, and above those of T = 64 on "
-        "the mean over both seeds, where the length makes preferences more extreme."
+        "Both seeds of Table 1(c) at T = 256 with a sixteenth of the paper's inputs, next to theory for as many. "
+        "Stated before any number was seen: the fractions are to lie between theory's tenths, and above those of "
+        "T = 64 on the mean over both seeds, where the length makes preferences more extreme."
     ),
     settings=settings.TABLE1_C_256_N125,
     cost={"laptop": "up to an hour on two cores that did other work as well; resumes"},
