@@ -274,7 +274,7 @@ _FEWER = dataclasses.replace(
         "T = 64 on the mean over both seeds, where the length makes preferences more extreme."
     ),
     settings=settings.TABLE1_C_256_N125,
-    cost={"laptop": "up to an hour on two cores that did other work as well; resumes"},
+    cost={"laptop": "a quarter of an hour on two cores that did other work as well; resumes"},
     takes_data=(),
     tables=_preference_and_contraction,
     claims=lambda record: claims(record)[:1],

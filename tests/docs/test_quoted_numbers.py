@@ -11,7 +11,7 @@ from scipy import stats
 
 from bornbiased_jax.experiments import results
 from bornbiased_jax.experiments._shared import probing
-from bornbiased_jax.experiments.birth import top1_tables
+from bornbiased_jax.experiments.birth import top1_inputs, top1_tables
 from bornbiased_jax.experiments.lineage import court
 from bornbiased_jax.experiments.sinks import price_tables, sink_cures, sink_growth, sink_interventions
 from bornbiased_jax.experiments.survival import decay, finding7
@@ -148,7 +148,17 @@ def _theory() -> list[str]:
     (post_norm,) = [group for group in fits["groups"] if group["group"]["model"] == "olmo2-tiny"]
     expected, cosine = post_norm["theory"]["inter_cosine_by_layer"][-1], np.mean(probing.cosines(post_norm))
     assert not _seeds_outside(post_norm) and len(post_norm["records"]) == 16
+    (large,) = _result("table1_c_256_n125")["groups"]
+    low_L, high_L, theory_L = (
+        np.array(large["theory"][f"inter_cosine_by_layer{end}"]) for end in ("_low", "_high", "")
+    )
+    first_L, second_L = (np.array(row["contraction"]["inter_cosine_by_layer"]) for row in large["records"])
+    assert ((low_L <= first_L) & (first_L <= high_L)).all()
+    z = (second_L[-1] - theory_L[-1]) / large["theory"]["inter_cosine_by_layer_std"][-1]
+    below = int((second_L < low_L).sum())
+    assert below == ((second_L < low_L) | (second_L > high_L)).sum()
     return [
+        f"with 125 inputs, in {below} (z = {fixed(1)(z)}).",
         f"{expected:.3f} where {cosine:.3f} is measured (T = 12, 16 seeds). All 16 seeds lie",
         f"these two, {inside} of {inside + len(outside)} lie inside; the two outside are one seed",
         f"({seeds.pop()} at {shapes.pop().split(',')[0]})",
@@ -187,6 +197,14 @@ def _claims_on_untrained() -> list[str]:
                     for key, inputs in (("std", "tokens"), ("mean", "gaussian")))  # fmt: skip
     (larger,) = _result("figure13_nano", "paper")["groups"]
     assert larger["num_pairs"] == groups[0]["num_pairs"]
+    (inputs,) = _result("top1_inputs_256")["groups"]
+    by_seed = zip(*inputs["sets"], strict=True)
+    assert [len({row["ids"][0] for row in rows}) for rows in by_seed] == [4, 4]
+    within, between = top1_inputs.shared_tokens(inputs["sets"], 5)
+    assert between == 0
+    (large,) = _result("table1_c_256_n125")["groups"]
+    large_fractions = [percent(1)(row["preference"]["top1_share"]) for row in large["records"]]
+    tenths = [percent(1)(large["theory"][f"top1_share_{quantile}"]) for quantile in ("p50", "p10", "p90")]
     common = top1_tables.tokens_in_common(_result("top1_tables", "laptop")["probes"], 5)
     assert common["table"] == common["seed"] == 0
     return [
@@ -197,6 +215,9 @@ def _claims_on_untrained() -> list[str]:
         "every layer beyond p = 10⁻⁶⁴; with N = 2,000 at T = 1,024 beyond 10⁻¹⁹;",
         f"({groups[0]['num_pairs']:,} pairs; standard deviation {_span(stds, 2)} times the null's, "
         f"{larger['std']:.2f} times in the paper's architecture)",
+        f"sets of 500 at T = 256: 4 different ones each, {within:.1f} of five shared, none by two seeds)",
+        f"{' and '.join(large_fractions)}, theory's median for as many {tenths[0]}, "
+        f"its tenths {tenths[1]} and {tenths[2]}",
         f"none of the five in common under two tables, {common['input set']:.1f} on two input sets under one)",
         f"shifted by {min(shifts):.1f} standard deviations with 0.02 everywhere and by {max(shifts):.1f} with the",
     ]
