@@ -17,7 +17,7 @@ from numpy.typing import DTypeLike
 # Smaller arrays come from memory that the allocator has at hand.
 _LEAST = 1 << 22
 # Rows and columns of a matrix that are transposed at once: a tile fits in the cache.
-_TILE = 128
+_TILE = 256
 _UNUSED: ContextVar[list[np.ndarray] | None] = ContextVar("unused", default=None)
 
 
