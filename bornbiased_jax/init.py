@@ -153,8 +153,11 @@ def draw(key: jax.Array, shape: tuple[int, ...], dist: Distribution, layer: jax.
     return unit * (stds[0] if layer is None or len(dist.stds) == 1 else stds[layer])
 
 
+@functools.partial(jax.jit, static_argnames=("shape", "dist", "num_layers"))
 def draw_blocks(key: jax.Array, shape: tuple[int, ...], dist: Distribution, num_layers: int) -> jax.Array:
     """Draw a parameter of all blocks; layer l depends on (key, l) alone, so depth changes no earlier layer.
+
+    One layer follows the other, so that the random bits of one alone lie next to the weights.
 
     Args:
         key: of the parameter's path.
@@ -162,7 +165,7 @@ def draw_blocks(key: jax.Array, shape: tuple[int, ...], dist: Distribution, num_
         dist: its distribution.
         num_layers: the size of that axis.
     """
-    drawn: jax.Array = jax.vmap(functools.partial(draw, key, shape, dist))(jnp.arange(num_layers, dtype=jnp.uint32))
+    drawn: jax.Array = jax.lax.map(functools.partial(draw, key, shape, dist), jnp.arange(num_layers, dtype=jnp.uint32))
     return drawn
 
 

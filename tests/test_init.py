@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -116,3 +118,11 @@ def test_golden_weights():
 
 
 GOLDEN = [-0.020498814061284065, -0.025345755741000175, -0.033305663615465164, -0.009673954918980598]
+
+
+def test_drawing_deep_models_takes_the_room_of_one_layer_besides_the_weights():
+    """The random bits of all layers at once took more than the weights themselves."""
+    cfg = preset("gpt2-tiny", num_layers=32, vocab_size=64, d_model=64, d_ff=256, num_heads=4)
+    compiled = jax.jit(lambda seed: init_seed(cfg, seed)).lower(jax.ShapeDtypeStruct((), jnp.uint32)).compile()
+    memory = compiled.memory_analysis()
+    assert memory.temp_size_in_bytes < memory.output_size_in_bytes / 4
