@@ -157,7 +157,8 @@ def draw(key: jax.Array, shape: tuple[int, ...], dist: Distribution, layer: jax.
 def draw_blocks(key: jax.Array, shape: tuple[int, ...], dist: Distribution, num_layers: int) -> jax.Array:
     """Draw a parameter of all blocks; layer l depends on (key, l) alone, so depth changes no earlier layer.
 
-    One layer follows the other, so that the random bits of one alone lie next to the weights.
+    Of normals one layer follows the other, so that the random bits of one alone lie next to the weights; other kinds
+    are drawn together, since their last bits depend on the program that they are drawn in.
 
     Args:
         key: of the parameter's path.
@@ -165,7 +166,9 @@ def draw_blocks(key: jax.Array, shape: tuple[int, ...], dist: Distribution, num_
         dist: its distribution.
         num_layers: the size of that axis.
     """
-    drawn: jax.Array = jax.lax.map(functools.partial(draw, key, shape, dist), jnp.arange(num_layers, dtype=jnp.uint32))
+    of_layer, layers_L = functools.partial(draw, key, shape, dist), jnp.arange(num_layers, dtype=jnp.uint32)
+    is_safe = dist.is_plain_normal and len(dist.stds) == 1
+    drawn: jax.Array = jax.lax.map(of_layer, layers_L) if is_safe else jax.vmap(of_layer)(layers_L)
     return drawn
 
 
