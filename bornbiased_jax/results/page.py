@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from bornbiased_jax.record import with_provenance
+from bornbiased_jax.record import lasting, provenance, with_provenance
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.page import Section, render
 from bornbiased_jax.report.tables import Table, tabulate
@@ -19,6 +19,8 @@ def draw(result: Result, title: str, *, command: Sequence[str] = ()) -> str:
     """
     with figures.style():
         panels = list(result.figures().values())
+    # Without the time of this call: the page of one result is the same every time.
+    record = {"provenance": lasting(provenance(starts_backend=False)), **result.to_json()}
     headline, *further = result.summary()
     section = Section(
         name=type(result).__name__.lower(),
@@ -30,7 +32,7 @@ def draw(result: Result, title: str, *, command: Sequence[str] = ()) -> str:
         headline=headline,
         tables=[_table(listing) for listing in [*result.tables(), *result.appendix()]],
         panels=panels,
-        record={"settings": result.plain_entries(), **with_provenance(result.to_json(), command)},
+        record={"settings": result.plain_entries(), **with_provenance(record, command)},
     )
     return render(result.question, title, [section])
 

@@ -62,10 +62,11 @@ def test_csv_figures_and_page_show_the_result(name, folder, capsys):
     # The command that makes the page again, without the places of its results.
     assert record["command"].startswith(f"bornbiased {call[0]}") and "--page" not in record["command"]
     assert "drawn/" in capsys.readouterr().out
-    # The record in the page is that of --json, and says what made it.
+    # The record in the page is that of --json, and says what made it; when, only where the result says so itself.
     embedded = json.loads(base64.b64decode(re.search(r"data:application/json;base64,([^\"]+)", page)[1]))
     assert embedded["command"] == record["command"]
-    assert embedded["provenance"].keys() == record["provenance"].keys() >= {"git", "version", "versions"}
+    assert embedded["provenance"].keys() | {"timestamp"} == record["provenance"].keys()
+    assert embedded["provenance"].keys() >= {"git", "version", "versions"}
     assert "None ×" not in page
 
 
