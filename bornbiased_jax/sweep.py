@@ -28,7 +28,7 @@ from bornbiased_jax.parallel import PyTree, tree_bytes
 SweepMode = Literal["auto", "vmap", "map"]
 CPU_BUDGET_BYTES = 2 * 2**30
 DRAWING = 3
-"""Times the bytes of its weights that a seed takes while they are drawn: their random bits lie next to them."""
+"""Times the bytes of its weights that a seed takes at most while they are drawn, with random bits next to them."""
 MAX_CHUNK = 256
 MAX_SHARDS = 4
 STEADY_CHUNK = 8
