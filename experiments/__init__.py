@@ -104,6 +104,8 @@ _LARGER = {
     "figure12_256": "sinks.figure12",
     "table7_256": "sinks.figure12",
     **{f"table{table}_256": "survival.trained_pairs" for table in ("4b", "4c", "5", "8", "10", "11", "12")},
+    **{f"table{table}_256_2m": "survival.trained_pairs" for table in ("4b", "4c", "5", "8")},
+    "figure11_256_2m": "survival.checkpoints",
 }
 _ROWS = [f"table1_{part}_{length}_{seed}" for part in "abc" for length in (64, 256, 1024) for seed in (42, 43)]
 _PAIRS = {

@@ -300,7 +300,4 @@ EXPERIMENTS = {
         claims=recognition_claims,
     ),
 }
-EXPERIMENTS |= {
-    "figure11_256": larger(EXPERIMENTS["figure11"], "llama"),
-    "figure14_256": larger(EXPERIMENTS["figure14"], "qwen"),
-}
+EXPERIMENTS |= larger(EXPERIMENTS, ["figure11"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from bornbiased_jax.experiments._shared.training import LARGER
 from bornbiased_jax.experiments.base import Entry, Experiment, by_scale
@@ -61,30 +61,63 @@ def settings(family: str) -> Mapping[str, Entry]:
     )
 
 
-def larger_settings(family: str) -> Mapping[str, Entry]:
-    """Return settings of one family of the larger models, with a continued training."""
+@dataclasses.dataclass(frozen=True)
+class Length:
+    """How long the models four blocks deep and 256 wide are trained.
+
+    Attributes:
+        suffix: of the experiments' names.
+        words: how many tokens, as titles say it.
+        base: what changes in the schedule of :data:`.LARGER`.
+        continued_steps: of the training on further text, a quarter of the base's.
+        cost: of the experiments.
+    """
+
+    suffix: str
+    words: str
+    base: Mapping[str, int]
+    continued_steps: int
+    cost: str
+
+
+LENGTHS = (
+    Length("_256", "17 million", {}, 520, "hours on two cores for the models that the family's records share"),
+    Length("_256_2m", "2 million", {"steps": 240, "warmup": 24}, 60, "an hour and a half on two cores for all five"),
+)
+
+
+def at_length(experiment: Experiment, family: str, length: Length) -> Experiment:
+    """Return an experiment of the chapter on the larger models, trained for a length."""
     laptop = settings(family)["laptop"]
     larger = {
         **laptop,
         "changes": LARGER["changes"],
-        "schedule": {**laptop["schedule"], **LARGER["schedule"]},
+        "schedule": {**laptop["schedule"], **LARGER["schedule"], **length.base},
         "continued": {
             **laptop["continued"],
-            "schedule": {"steps": 520, "learning_rate": 5e-4, "min_learning_rate": 5e-5},
+            "schedule": {"steps": length.continued_steps, "learning_rate": 5e-4, "min_learning_rate": 5e-5},
         },
     }
-    return {"smoke": settings(family)["smoke"], "laptop": larger}
-
-
-def larger(experiment: Experiment, family: str) -> Experiment:
-    """Return an experiment of the chapter on the models of :func:`larger_settings`."""
     return dataclasses.replace(
         experiment,
-        name=f"{experiment.name}_256",
-        title=f"{experiment.title}, 4 × 256, 17 million tokens",
-        settings=larger_settings(family),
-        cost={"laptop": "hours on two cores for the models that the family's records share"},
+        name=f"{experiment.name}{length.suffix}",
+        title=f"{experiment.title}, 4 × 256, {length.words} tokens",
+        settings={"smoke": settings(family)["smoke"], "laptop": larger},
+        cost={"laptop": length.cost},
     )
+
+
+def larger(experiments: Mapping[str, Experiment], llama: Sequence[str]) -> dict[str, Experiment]:
+    """Return experiments on the larger models: both families at the full length, LLaMA-style ones at the short one.
+
+    Args:
+        experiments: by name.
+        llama: the names of those on LLaMA-style models.
+    """
+    full, short = LENGTHS
+    made = [at_length(entry, "llama" if name in llama else "qwen", full) for name, entry in experiments.items()]
+    made += [at_length(experiments[name], "llama", short) for name in llama]
+    return {experiment.name: experiment for experiment in made}
 
 
 def changed(**changes: object) -> Mapping[str, Entry]:

@@ -304,7 +304,4 @@ EXPERIMENTS = {
     "table11": _unrelated_pairs("table11", "qwen", OTHER_QWEN),
     "table12": _continued("table12", "qwen", CONTINUED_QWEN),
 }
-EXPERIMENTS |= {
-    f"{name}_256": larger(experiment, "llama" if name in ("table4b", "table4c", "table5", "table8") else "qwen")
-    for name, experiment in list(EXPERIMENTS.items())
-}
+EXPERIMENTS |= larger(EXPERIMENTS, ["table4b", "table4c", "table5", "table8"])

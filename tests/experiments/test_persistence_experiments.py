@@ -141,12 +141,17 @@ def test_the_distractor_is_another_seed_in_another_order(work):
     assert persistence.moved(parent, persistence.load(persistence.initialization(run, 1000))) == 0
 
 
-def test_larger_models_are_trained_on_17_million_tokens():
-    for name in ("table4b_256", "table12_256"):
-        settings = PAIRS[name].settings["laptop"]
-        schedule = settings["schedule"]
-        assert schedule["steps"] * schedule["batch_size"] * schedule["context"] == pytest.approx(17e6, rel=0.01)
-        assert persistence.model_config(settings).vocab_size == 4_096
+@pytest.mark.parametrize(
+    ("name", "tokens"), [("table4b_256", 17e6), ("table12_256", 17e6), ("table4b_256_2m", 2e6), ("table5_256_2m", 2e6)]
+)
+def test_larger_models_are_trained_for_the_tokens_of_their_title(name, tokens):
+    settings = PAIRS[name].settings["laptop"]
+    schedule = settings["schedule"]
+    length = schedule["batch_size"] * schedule["context"]
+    assert schedule["steps"] * length == pytest.approx(tokens, rel=0.02)
+    assert f"{tokens / 1e6:.0f} million tokens" in PAIRS[name].title
+    assert settings["continued"]["schedule"]["steps"] * length == pytest.approx(tokens / 4, rel=0.02)
+    assert persistence.model_config(settings).vocab_size == 4_096
 
 
 @pytest.mark.nightly
