@@ -359,6 +359,23 @@ def test_bfloat16_nan_is_found(copy):
         open_checkpoint(folder).read("final_norm/scale")
 
 
+@pytest.mark.parametrize("model_type", ["llama", "unknown"])
+def test_float64_beyond_float32_is_refused_by_name(copy, model_type):
+    folder = copy("llama")
+
+    def widen(tensors):
+        for name in tensors:
+            tensors[name] = tensors[name].astype(np.float64)
+        tensors["model.norm.weight"][2] = 1e39
+
+    edit_weights(folder, widen)
+    edit_config(folder, model_type=model_type)
+    source = read_by_role(folder)
+    assert source.naming == ("native" if model_type == "llama" else "names")
+    with pytest.raises(InputError, match=r"model\.norm\.weight.*holds numbers beyond float32"):
+        [source.read(role) for role in source.roles]
+
+
 @pytest.mark.parametrize("keep", [0, 5, 8, 100, 3000, -1, "text"])
 def test_truncated_files_are_refused(copy, keep):
     path = copy("llama") / "model.safetensors"
