@@ -131,6 +131,17 @@ def family_of(cfg: ModelConfig) -> Family:
     """Return the first family of transformers that computes what the config says.
 
     Raises:
+        InputError: as :func:`families_of`.
+    """
+    return families_of(cfg)[0]
+
+
+def families_of(cfg: ModelConfig) -> list[Family]:
+    """Return all families of transformers that compute what the config says, that of an export first.
+
+    They differ in the names and the fusion of matrices: a Phi-3 without partial RoPE is a LLaMA too.
+
+    Raises:
         InputError: there is none. The field that is named is the one in the way of the family that comes nearest:
             the one of whose conditions most are met before the first that is not.
     """
@@ -141,12 +152,17 @@ def family_of(cfg: ModelConfig) -> Family:
     if ACTIVATIONS[cfg.activation].hugging_face is None:
         names = ", ".join(sorted(set(HUGGING_FACE.values())))
         raise _no_class(cfg, "activation", f"only activation={names} can be exported")
+    # Of each family the first condition that is not met.
+    families: list[Family] = []
     unmet: list[tuple[int, Want, Family]] = []
     for family in FAMILIES.values():
         missing = [(index, want) for index, want in enumerate(family.conditions) if not want.holds(cfg)]
-        if not missing:
-            return family
-        unmet.append((*missing[0], family))
+        if missing:
+            unmet.append((*missing[0], family))
+        else:
+            families.append(family)
+    if families:
+        return families
     nearest = max(index for index, _, _ in unmet)
     name = next(want.field for index, want, _ in unmet if index == nearest)
     remedies: dict[str, list[str]] = {}
@@ -154,19 +170,6 @@ def family_of(cfg: ModelConfig) -> Family:
         if index == nearest and want.field == name:
             remedies.setdefault(want.remedy, []).append(family.name)
     raise _no_class(cfg, name, " or ".join(f"{', '.join(names)} with {remedy}" for remedy, names in remedies.items()))
-
-
-def families_of(cfg: ModelConfig) -> list[Family]:
-    """Return all families of transformers that compute what the config says, that of an export first.
-
-    They differ in the names and the fusion of matrices: a Phi-3 without partial RoPE is a LLaMA too.
-
-    Raises:
-        InputError: as :func:`family_of`.
-    """
-    first = family_of(cfg)
-    others = [family for family in FAMILIES.values() if all(want.holds(cfg) for want in family.conditions)]
-    return [first, *(family for family in others if family is not first)]
 
 
 def _no_class(cfg: ModelConfig, name: str, remedy: str) -> InputError:

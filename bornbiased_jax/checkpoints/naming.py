@@ -272,7 +272,7 @@ class NamedRoles(RoleSource):
         """
         if self._last is None or self._last[0] != name:
             self._last = None
-            self._last = name, check_finite(as_float32(self._tensors.read(name)), name, self._tensors.where)
+            self._last = name, as_float32(check_finite(self._tensors.read(name), name, self._tensors.where))
         return self._last[1]
 
     def _read_part(self, tensor: NamedTensor, index: int, expert: int | None) -> np.ndarray:

@@ -100,7 +100,7 @@ def _block(settings: QuantizationConfig) -> tuple[int, int]:
 
 
 def decode(source: NamedTensors, config: Mapping[str, object]) -> NamedTensors:
-    """Wrap tensors of files, so that quantized ones are decoded when they are read.
+    """Wrap tensors of files, so that quantized ones are decoded to float32 when they are read.
 
     Raises:
         InputError: (when read) a scheme that is not known, or parts whose shapes contradict each other.
@@ -123,7 +123,7 @@ def decode(source: NamedTensors, config: Mapping[str, object]) -> NamedTensors:
                     f"tensor {name} of {source.where} is of type {array.dtype} and no scales that we know stand next "
                     "to it: save it as a float"
                 )
-            return np.asarray(array, np.float32)
+            return array
         with np.errstate(invalid="ignore", over="ignore"), _consistent(name, source.where):
             array = tensors[name].read()
             if array.shape != tensors[name].shape:

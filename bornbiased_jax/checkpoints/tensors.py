@@ -227,7 +227,7 @@ def read_finite(source: NamedTensors, name: str, first: tuple[int, int] | None =
     """Read one tensor of a file as the file has it, or its beginning: so many (``first``) along an axis.
 
     Raises:
-        InputError: it holds NaN or infinity, or numbers that are no floats.
+        InputError: it holds NaN, infinity or numbers beyond float32, or numbers that are no floats.
     """
     if (kind := source.types.get(name, "F32")) not in FLOAT_TYPES:
         raise wrong_type(name, source.where, kind)
@@ -236,10 +236,10 @@ def read_finite(source: NamedTensors, name: str, first: tuple[int, int] | None =
 
 
 def check_finite(tensor: np.ndarray, name: str, where: str) -> np.ndarray:
-    """Return a tensor of a file whose numbers are finite; they are looked at in parts, without an array of flags.
+    """Return a tensor of a file whose numbers are finite in float32; they are looked at in parts.
 
     Raises:
-        InputError: it holds NaN or infinity.
+        InputError: it holds NaN, infinity or a number beyond float32.
     """
     # A number of 16 bits whose exponent is all ones is infinite or none.
     infinity = tensor.dtype.type(np.inf).view(np.uint16) if tensor.dtype in _HALF else None
@@ -248,11 +248,13 @@ def check_finite(tensor: np.ndarray, name: str, where: str) -> np.ndarray:
     for start in range(0, len(numbers), _CHECKED):
         chunk = numbers[start : start + _CHECKED]
         if infinity is None:
-            is_finite = bool(np.isfinite(chunk).all())
+            with np.errstate(over="ignore"):
+                is_finite = bool(np.isfinite(chunk.astype(np.float32, copy=False)).all())
         else:
             is_finite = bool((chunk.view(np.uint16) & 0x7FFF).max() < infinity)
         if not is_finite:
-            raise InputError(f"tensor {name} of {where} holds NaN or infinite values: train or export it again")
+            problem = "numbers beyond float32" if np.isfinite(chunk).all() else "NaN or infinite values"
+            raise InputError(f"tensor {name} of {where} holds {problem}: train or export it again")
     return tensor
 
 

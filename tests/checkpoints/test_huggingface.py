@@ -196,6 +196,9 @@ REFUSED = {
         (dict(attention_bias="yes"), "attention_bias='yes'"),
         (dict(num_attention_heads=5), "num_kv_heads=2 does not divide"),
         (dict(rope_interleaved=True), "rope_interleaved"),
+        # transformers lets every family see later tokens where the field is false or null.
+        (dict(is_causal=False), "is_causal=False, but only True"),
+        (dict(is_causal=None), "is_causal=None, but only True"),
         (dict(rope_parameters={"rope_type": "yarn", "factor": 2.0}), "rope_parameters.rope_type='yarn'"),
         (dict(rope_parameters={"rope_type": "linear"}), "without factor"),
         (dict(rope_parameters={"rope_type": "default", "mrope_section": [1]}), "rope_parameters.mrope_section"),
@@ -258,6 +261,7 @@ def test_fields_that_are_not_understood_are_refused_by_name(copy, name, change, 
 @pytest.mark.parametrize(
     "name, change",
     [
+        ("llama", dict(is_causal=True)),
         ("llama", dict(sliding_window=None, num_experts=None, custom_pipelines={}, max_sequence_length=2048)),
         ("llama", dict(layer_types=["full_attention"] * 2, use_mrope=False, auto_map={"AutoConfig": "x.Y"})),
         ("gpt2", dict(n_special=0, predict_special_tokens=True, output_past=True, _num_labels=1)),
@@ -357,6 +361,23 @@ def test_bfloat16_nan_is_found(copy):
     edit_weights(folder, narrow)
     with pytest.raises(InputError, match="model.norm.weight"):
         open_checkpoint(folder).read("final_norm/scale")
+
+
+@pytest.mark.parametrize("model_type", ["llama", "unknown"])
+def test_float64_beyond_float32_is_refused_by_name(copy, model_type):
+    folder = copy("llama")
+
+    def widen(tensors):
+        for name in tensors:
+            tensors[name] = tensors[name].astype(np.float64)
+        tensors["model.norm.weight"][2] = 1e39
+
+    edit_weights(folder, widen)
+    edit_config(folder, model_type=model_type)
+    source = read_by_role(folder)
+    assert source.naming == ("native" if model_type == "llama" else "names")
+    with pytest.raises(InputError, match=r"model\.norm\.weight.*holds numbers beyond float32"):
+        [source.read(role) for role in source.roles]
 
 
 @pytest.mark.parametrize("keep", [0, 5, 8, 100, 3000, -1, "text"])

@@ -24,6 +24,8 @@ from bornbiased_jax.schemes import DEFAULT_STD
 _MUST_BE: dict[str, object] = {
     "add_cross_attention": False,
     "cross_attention_hidden_size": None,
+    # Read by the masks of all families: null too lets them see later tokens.
+    "is_causal": True,
     "is_encoder_decoder": False,
     "per_layer_config": None,
     "pruned_heads": {},
