@@ -138,8 +138,9 @@ class ComponentPair:
     def further_blocks(self) -> list[FurtherBlock]:
         """Blocks of the deeper model without a place in the pairs, and where each may come from: description."""
         rows = []
-        for side, pair in nearest_blocks(self.base, self.suspect, self.blocks):
+        for side, number, partner in nearest_blocks(self.base, self.suspect, self.blocks):
             z_by_evidence: dict[str, float] = {}
+            pair = BlockPair(number, partner) if side == "base" else BlockPair(partner, number)
             mlps = pair_neurons(self.base, self.suspect, [pair])
             for evidence in NEURON_SPACES:
                 with contextlib.suppress(EvidenceError):
@@ -147,11 +148,10 @@ class ComponentPair:
                     z = z_of(terms)
                     check_signs(z, terms)
                     z_by_evidence[evidence] = z
-            strongest = max(z_by_evidence, key=lambda name: z_by_evidence[name], default="")
-            strongest_z = z_by_evidence.get(strongest)
-            number, partner = (pair.base, pair.suspect) if side == "base" else (pair.suspect, pair.base)
-            is_found = strongest_z is not None and strongest_z >= _AGREES
-            rows.append(FurtherBlock(side, number, partner if is_found else None, strongest, strongest_z))
+            evidence = max(z_by_evidence, key=z_by_evidence.__getitem__, default="")
+            z_or_none = z_by_evidence.get(evidence)
+            is_found = z_or_none is not None and z_or_none >= _AGREES
+            rows.append(FurtherBlock(side, number, partner if is_found else None, evidence, z_or_none))
         return rows
 
     @property
