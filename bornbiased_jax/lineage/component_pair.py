@@ -99,8 +99,8 @@ class ComponentPair:
         }
         # Labels that repeat in both models are permuted jointly, under which a diagonal shows that they do.
         kinds = set(self.left_out)
-        kinds -= set(MLP) if self.repeats["neurons"].periods else set()
-        kinds -= set(_ATTENTION) if self.repeats["heads"].periods else set()
+        kinds -= set(MLP) if self.repeats["neurons"].parts else set()
+        kinds -= set(_ATTENTION) if self.repeats["heads"].parts else set()
         self.base, self.suspect = (_without(model.components[name], kinds) for model in (base, suspect))
         # Blocks by their Grams, then the MLPs and experts in them.
         self.blocks = pair_blocks(self.base, self.suspect)
@@ -110,7 +110,7 @@ class ComponentPair:
     @cached_property
     def is_joint(self) -> bool:
         """True if labels of several blocks or experts repeat each other in both models."""
-        return bool(self.repeats["experts"].periods) or all(map(_has_repeated_mlps, (self.base, self.suspect)))
+        return bool(self.repeats["experts"].parts) or all(map(_has_repeated_mlps, (self.base, self.suspect)))
 
     @property
     def parts(self) -> list[str]:
@@ -138,8 +138,9 @@ class ComponentPair:
     def further_blocks(self) -> list[FurtherBlock]:
         """Blocks of the deeper model without a place in the pairs, and where each may come from: description."""
         rows = []
-        for side, pair in nearest_blocks(self.base, self.suspect, self.blocks):
+        for side, number, partner in nearest_blocks(self.base, self.suspect, self.blocks):
             z_by_evidence: dict[str, float] = {}
+            pair = BlockPair(number, partner) if side == "base" else BlockPair(partner, number)
             mlps = pair_neurons(self.base, self.suspect, [pair])
             for evidence in NEURON_SPACES:
                 with contextlib.suppress(EvidenceError):
@@ -147,11 +148,10 @@ class ComponentPair:
                     z = z_of(terms)
                     check_signs(z, terms)
                     z_by_evidence[evidence] = z
-            strongest = max(z_by_evidence, key=lambda name: z_by_evidence[name], default="")
-            strongest_z = z_by_evidence.get(strongest)
-            number, partner = (pair.base, pair.suspect) if side == "base" else (pair.suspect, pair.base)
-            is_found = strongest_z is not None and strongest_z >= _AGREES
-            rows.append(FurtherBlock(side, number, partner if is_found else None, strongest, strongest_z))
+            evidence = max(z_by_evidence, key=z_by_evidence.__getitem__, default="")
+            z_or_none = z_by_evidence.get(evidence)
+            is_found = z_or_none is not None and z_or_none >= _AGREES
+            rows.append(FurtherBlock(side, number, partner if is_found else None, evidence, z_or_none))
         return rows
 
     @property
@@ -187,7 +187,7 @@ class ComponentPair:
         space = NEURON_SPACES[evidence]
         self._check_neurons(space)
         pairs = self.neurons if mlps is None else mlps
-        return neuron_terms(pairs, space, self.base.shape, self.repeats["neurons"].periods)
+        return neuron_terms(pairs, space, self.base.shape, self.repeats["neurons"].period)
 
     def screening_z(self) -> dict[str, float]:
         """Estimate z over the whole component where evidence is defined; what a formula decided counts too."""
@@ -286,7 +286,7 @@ class ComponentPair:
         return set(self.kinds) - set(self.left_out)
 
     def _coordinate_terms(self, base: Sequence[np.ndarray], suspect: Sequence[np.ndarray]) -> list[Term]:
-        return coordinate_terms(base, suspect, self.repeats["coordinates"].periods.get(self.base.width))
+        return coordinate_terms(base, suspect, self.repeats["coordinates"].period(self.base.width))
 
     def _map_sketches(
         self, kinds: set[str], blocks: Collection[int] | None, *, limit: int | None
@@ -314,7 +314,7 @@ class ComponentPair:
 
     def _head_terms(self) -> list[Term]:
         self._check_repeats("heads")
-        if self.repeats["heads"].periods:
+        if self.repeats["heads"].parts:
             raise EvidenceError("both models repeat their heads")
         self._check_tokens()
         # Blocks without attention in one model have no partner.
@@ -340,7 +340,7 @@ class ComponentPair:
                 # Without a token space coordinates are all there is, of models of one width.
                 if self.base.width != self.suspect.width:
                     raise
-        if self.repeats["neurons"].periods:
+        if self.repeats["neurons"].parts:
             raise EvidenceError("both models repeat their neurons")
         return match_neurons(self.neurons, space, self.base.shape)
 

@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -232,20 +232,13 @@ def _decoded(payload: header.Payload, source: header.SourceFacts, arrays: dict[s
     # What nobody took has no business in the file.
     if arrays:
         raise ValueError(f"{next(iter(arrays))} is no array of a fingerprint")
-    columns = (tensors["path"], tensors["array_shape"], tensors["is_evidence"], digests_T32, statistics_TS.tolist())
+    digests = [digest.tobytes().hex() for digest in digests_T32]
+    shapes = map(tuple, tensors["array_shape"])
+    statistics = (row.tolist() for row in statistics_TS.T)
     return Fingerprint(
         settings=Settings(dim, settings["neurons"], bytes.fromhex(settings["sign_key"]), settings["token_labels"]),
         components=components,
-        tensors=tuple(
-            TensorRecord(
-                path=path,
-                array_shape=tuple(shape),
-                digest=digest.tobytes().hex(),
-                is_evidence=is_evidence,
-                **dict(zip(_STATISTICS, statistics, strict=True)),
-            )
-            for path, shape, is_evidence, digest, statistics in zip(*columns, strict=True)
-        ),
+        tensors=_rows(TensorRecord, tensors["path"], shapes, digests, *statistics, tensors["is_evidence"]),
         repeats=tuple(
             Repeats(
                 component=repeats["component"],
@@ -321,7 +314,7 @@ def _component(name: str, facts: header.ComponentFacts, arrays: dict[str, np.nda
     )
 
 
-def _rows(kind: Callable[..., _Row], *columns: Sequence[object]) -> tuple[_Row, ...]:
+def _rows(kind: Callable[..., _Row], *columns: Iterable[object]) -> tuple[_Row, ...]:
     """Build a row of each section from its columns.
 
     Raises:

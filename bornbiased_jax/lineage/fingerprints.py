@@ -274,3 +274,9 @@ class Fingerprint:
     weights_digest: str
     tokenizer_digest: str | None
     source: FingerprintSource
+
+    @property
+    def made_as(self) -> Settings:
+        """The settings for a model that is compared with this one: tokens by number where these have no strings."""
+        is_by_ids = any(component.token_labels == "ids" for component in self.components.values())
+        return dataclasses.replace(self.settings, token_labels="ids") if is_by_ids else self.settings

@@ -221,24 +221,23 @@ def _pair_by_heads(base: Component, suspect: Component) -> list[BlockPair]:
     return [BlockPair(base.heads[row].block, suspect.heads[column].block) for row, column in pairs]
 
 
-def nearest_blocks(base: Component, suspect: Component, pairs: Sequence[BlockPair]) -> list[tuple[str, BlockPair]]:
+def nearest_blocks(base: Component, suspect: Component, pairs: Sequence[BlockPair]) -> list[tuple[str, int, int]]:
     """Name the nearest block of the other model for each block that has no place in the pairs.
 
     Returns:
-        Whose block it is ("base" or "suspect"), with both numbers; empty without MLPs.
+        Whose block it is ("base" or "suspect"), its number, and that of the other model's; empty without MLPs.
     """
-    base_blocks, suspect_blocks = by_block(base), by_block(suspect)
-    free_base = sorted(set(base_blocks).difference(pair.base for pair in pairs))
-    free_suspect = sorted(set(suspect_blocks).difference(pair.suspect for pair in pairs))
-    if not base_blocks or not suspect_blocks or not (free_base or free_suspect):
+    blocks = by_block(base), by_block(suspect)
+    paired = {pair.base for pair in pairs}, {pair.suspect for pair in pairs}
+    if not all(blocks) or not any(own.keys() - numbers for own, numbers in zip(blocks, paired, strict=True)):
         return []
-    distance_LL = _distances(list(base_blocks.values()), list(suspect_blocks.values()), tokens_only=False)
-    base_numbers, suspect_numbers = list(base_blocks), list(suspect_blocks)
-    of_base = distance_LL.argmin(axis=1)[[base_numbers.index(number) for number in free_base]]
-    of_suspect = distance_LL.argmin(axis=0)[[suspect_numbers.index(number) for number in free_suspect]]
+    distance_LL = _distances(*(list(own.values()) for own in blocks), tokens_only=False)
+    sides = ("base", *blocks, paired[0], distance_LL), ("suspect", *blocks[::-1], paired[1], distance_LL.T)
     return [
-        *(("base", BlockPair(n, suspect_numbers[near])) for n, near in zip(free_base, of_base, strict=True)),
-        *(("suspect", BlockPair(base_numbers[near], n)) for n, near in zip(free_suspect, of_suspect, strict=True)),
+        (side, number, list(others)[row.argmin()])
+        for side, own, others, numbers, distances in sides
+        for number, row in zip(own, distances, strict=True)
+        if number not in numbers
     ]
 
 

@@ -246,23 +246,22 @@ def _by_tensor(first: np.ndarray, second: np.ndarray) -> Iterator[Iterator[Group
     yield iter([(first.reshape(1, -1), second.reshape(1, -1))])
 
 
-def _by_channel(first: np.ndarray, second: np.ndarray) -> Iterator[Iterator[Groups]]:
-    # Rows of a file are columns of a matrix here, and rows of a table are rows.
-    for left, right in ((first, second), (first.T, second.T)):
-        yield ((left[part], right[part]) for part in _parts(*left.shape))
-
-
-def _by_rows_of(size: int) -> Grouping:
-    """Return what cuts rows of a file into blocks of a size."""
+def _by_rows_of(size: int | None) -> Grouping:
+    """Return what cuts rows of a file into blocks of a size; into none for a channel each."""
 
     def grouping(first: np.ndarray, second: np.ndarray) -> Iterator[Iterator[Groups]]:
+        # Rows of a file are columns of a matrix here, and rows of a table are rows.
         for left, right in ((first, second), (first.T, second.T)):
             rows, columns = left.shape
-            if columns % size == 0:
+            width = size or columns
+            if columns % width == 0:
                 parts = _parts(rows, columns)
-                yield ((left[part].reshape(-1, size), right[part].reshape(-1, size)) for part in parts)
+                yield ((left[part].reshape(-1, width), right[part].reshape(-1, width)) for part in parts)
 
     return grouping
+
+
+_by_channel = _by_rows_of(None)
 
 
 def _by_squares_of(side: int) -> Grouping:

@@ -169,7 +169,7 @@ def scan(
     Raises:
         InputError: a model that cannot be read, or fingerprints made with different settings.
     """
-    # A stored suspect as it is; of a checkpoint one fingerprint for all bases with the same settings.
+    # A stored suspect as it is; of a checkpoint one fingerprint for all bases that were made alike.
     path = io.user_path(suspect)
     stored_suspect = load_fingerprint(path) if is_fingerprint(path) else None
     suspect_as = functools.cache(lambda settings: stored_suspect or fingerprint(suspect, settings))
@@ -194,7 +194,12 @@ def scan(
     with threadpool_limits(blas_threads, user_api="blas"), ThreadPoolExecutor(cores()) as pool:
         for base in bases:
             stored = _load(base)
-            pending.append(pool.submit(compared, base, stored, suspect_as(stored.settings)))
+            of_suspect = suspect_as(stored.made_as)
+            # Where the suspect has no strings of tokens, a base that can be made again is made by their numbers too.
+            is_by_ids = [model.made_as.token_labels == "ids" for model in (stored, of_suspect)]
+            if is_by_ids == [False, True] and not is_fingerprint(io.user_path(base.place)):
+                stored = fingerprint(base.place, dataclasses.replace(stored.settings, token_labels="ids"))
+            pending.append(pool.submit(compared, base, stored, of_suspect))
             if len(pending) > cores():
                 results.append(pending.popleft().result())
                 advance(1)
@@ -207,7 +212,7 @@ def scan(
     matches = [_decided(*result, float(log10_p), alpha) for result, log10_p in zip(results, adjusted, strict=True)]
     order = sorted(matches, key=lambda match: (not match.is_identical, match.log10_p or 0.0, -(match.z or 0.0)))
     num_tested = sum(comparison is not None for _, comparison in results)
-    return ScanResult(suspect, suspect_as(stored.settings).weights_digest, alpha, tuple(order), num_tested)
+    return ScanResult(suspect, of_suspect.weights_digest, alpha, tuple(order), num_tested)
 
 
 def screening_threshold(alpha: float, num_bases: int) -> float:

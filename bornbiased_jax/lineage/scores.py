@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -43,18 +43,21 @@ def permuted_labels(scores_nn: np.ndarray, is_live_n: np.ndarray, period: int | 
     Raises:
         EvidenceError: fewer than two labels are left.
     """
-    if period is not None and len(scores_nn) >= period:
-        # Sum the diagonal blocks: label i of every repeat with label j of the same repeat.
-        repeats = len(scores_nn) // period
-        size = repeats * period
-        blocks = scores_nn[:size, :size].reshape(repeats, period, repeats, period)
-        scores_nn = np.einsum("ripj->rpij", blocks)[np.arange(repeats), np.arange(repeats)].sum(axis=0)
-        is_live_n = np.all(is_live_n[:size].reshape(repeats, period), axis=0)
+    labels_nR = _labels(len(scores_nn), period)
     # Labels without numbers leave.
-    labels_n = np.flatnonzero(is_live_n)
-    if len(labels_n) < 2:
+    labels_nR = labels_nR[is_live_n[labels_nR].all(axis=1)]
+    if len(labels_nR) < 2:
         raise EvidenceError("fewer than two labels have numbers in both models")
-    return scores_nn if len(labels_n) == len(scores_nn) else scores_nn[np.ix_(labels_n, labels_n)]
+    if len(labels_nR) == len(scores_nn):
+        return scores_nn
+    # Label i of every repeat with label j of the same repeat.
+    return functools.reduce(np.add, (scores_nn[np.ix_(repeat_n, repeat_n)] for repeat_n in labels_nR.T))
+
+
+def _labels(size: int, period: int | None) -> np.ndarray:
+    """Return which places have each label: [n, R] with a row for each label of a repeat, one for each place without."""
+    period = max(1, size) if period is None or size < period else period
+    return np.arange(size // period * period).reshape(-1, period).T
 
 
 def _term_or_reason(make: Callable[[], Term]) -> Term | str:
@@ -139,19 +142,26 @@ def neuron_scores(base_units: Units | None, suspect_units: Units | None, shape: 
 
 
 def neuron_terms(
-    pairs: Sequence[NeuronPair], space: Space, shape: Shape, periods: Mapping[int, int] | None = None
+    pairs: Sequence[NeuronPair],
+    space: Space,
+    shape: Shape,
+    period_of: Callable[[int], int | None] = lambda _total: None,
 ) -> list[Term]:
     """Return a term for each MLP or expert: neurons with equal numbers in the two models on the diagonal.
 
-    ``periods`` has the number of neurons in one repeat by neurons of the MLP, where both models repeat themselves.
+    ``period_of`` gives how many neurons of an MLP are in one repeat, where both models repeat themselves.
 
     Raises:
         EvidenceError: no pair has scores.
     """
 
     def term(pair: NeuronPair) -> Term:
-        # MLPs of two sizes: the first neurons, which are exchangeable in either model.
+        # MLPs of two sizes: the first neurons, exchangeable in either model; where they repeat, those of one repeat.
         size = min(mlp.stored for mlps in pair.pairs for mlp in mlps)
+        totals = {mlp.total for mlps in pair.pairs for mlp in mlps}
+        period = period_of(max(totals))
+        if len(totals) > 1 and period is not None:
+            size, period = min(size, period), None
         units = ((neuron_units(base, space), neuron_units(suspect, space)) for base, suspect in pair.pairs)
         scored = (neuron_scores(*both, shape) for both in units)
         # One MLP's scores are not copied: reading wide ones takes as long as making them.
@@ -162,7 +172,6 @@ def neuron_terms(
             total_nn = total_nn + scores.combined[:size, :size]
             signed_nn = signed_nn + scores.signed[:size, :size]
             is_live_n = is_live_n & scores.is_live_base[:size] & scores.is_live_suspect[:size]
-        period = (periods or {}).get(min(mlp.total for mlp in pair.pairs[0]))
         total_nn, signed_nn = (permuted_labels(each_nn, is_live_n, period) for each_nn in (total_nn, signed_nn))
         return Term(total_nn, pair.block, signed_n=np.diagonal(signed_nn) - signed_nn.mean())
 
@@ -286,9 +295,7 @@ def _strata(is_live_DP2: np.ndarray, period: int | None) -> list[np.ndarray]:
     Raises:
         EvidenceError: no two coordinates may be permuted.
     """
-    width = len(is_live_DP2)
-    period = width if period is None or width < period else period
-    labels_nR = np.arange(width // period * period).reshape(-1, period).T
+    labels_nR = _labels(len(is_live_DP2), period)
     is_live_nRP2 = is_live_DP2[labels_nR]
     packed_nB = np.packbits(is_live_nRP2.reshape(len(labels_nR), -1), axis=1)
     # Mostly all are alike, which is seen sooner than they are sorted.

@@ -277,7 +277,8 @@ def _embedding_statistics(base: SheetReading, suspect: SheetReading) -> dict[str
     cosines_T = np.concatenate(cosines or [np.zeros(0)])
     too_wide = f"embeddings wider than {_WIDEST_TABLE:,}"
     if len(cosines_T) < 2:
-        return dict.fromkeys(keys, "fewer than two tokens in both models" if is_rotated else too_wide)
+        too_few = "fewer than two tokens in both models"
+        return {**dict.fromkeys(keys, too_few if is_rotated else too_wide), "embedding_cosine": too_few}
     values: dict[str, Value] = {**dict.fromkeys(keys, too_wide), "embedding_cosine": float(cosines_T.mean())}
     if is_rotated:
         # E_Aᵀ E_B = U S Vᵀ: the best rotation is U Vᵀ, and the cosine after it Σ S. V by the Gram matrix and U S as

@@ -56,8 +56,11 @@ def axis_signs(matrix_name: str, size: int, dim: int, key: bytes = b"") -> np.nd
 
 
 def token_signs(labels: Sequence[bytes | None] | None, size: int, dim: int, key: bytes = b"") -> np.ndarray:
-    """Return the sign vectors of tokens, [size, dim]: by their bytes, by their numbers where they have none."""
-    texts = [None] * size if labels is None else labels
+    """Return the sign vectors of tokens, [size, dim]: by their bytes, by their numbers where they have none.
+
+    A head may have other rows than the embedding, whose tokens ``labels`` are of.
+    """
+    texts = [*(labels or ()), *[None] * size][:size]
     return sign_rows((b"id:%d" % i if text is None else b"token:" + text for i, text in enumerate(texts)), dim, key)
 
 

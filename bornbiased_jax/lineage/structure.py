@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -212,12 +212,16 @@ class SharedRepeats:
     """Repeats among the labels of two models.
 
     Attributes:
-        periods: labels in one repeat by number of labels, where both models have one period; else empty.
+        parts: how many repeats both models have of their labels, at one period; 0 where they have no such period.
         reason: why the label set is undefined; empty where it is not.
     """
 
-    periods: Mapping[int, int]
+    parts: int = 0
     reason: str = ""
+
+    def period(self, num_labels: int) -> int | None:
+        """Return how many of so many labels are in one repeat; None where these do not repeat."""
+        return num_labels // self.parts if self.parts and num_labels % self.parts == 0 else None
 
 
 def shared_repeats(base: Fingerprint, suspect: Fingerprint, component: str, labels: RepeatLabels) -> SharedRepeats:
@@ -227,17 +231,17 @@ def shared_repeats(base: Fingerprint, suspect: Fingerprint, component: str, labe
         for model in (base, suspect)
     )
     if first is None or second is None:
-        return SharedRepeats({})
+        return SharedRepeats()
     # Both at one period are permuted jointly, both at none are exact.
     parts = repeated_parts(first), repeated_parts(second)
     if all(parts):
         # A block of fewer labels than parts has no period.
         if parts[0] == parts[1] <= first.num_labels == second.num_labels:
-            return SharedRepeats({first.num_labels: first.num_labels // parts[0]})
-        return SharedRepeats({}, f"both models repeat their {labels}, at different periods")
+            return SharedRepeats(parts[0])
+        return SharedRepeats(reason=f"both models repeat their {labels}, at different periods")
     if not any(parts) and equal_labels(first) and equal_labels(second):
-        return SharedRepeats({}, f"both models have equal {labels}, at no period")
-    return SharedRepeats({})
+        return SharedRepeats(reason=f"both models have equal {labels}, at no period")
+    return SharedRepeats()
 
 
 def repeated_parts(report: Repeats) -> int:

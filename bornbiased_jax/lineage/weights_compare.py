@@ -125,7 +125,7 @@ def _fingerprint_pair(
     count = NEURONS if neurons is None else None if neurons == "all" else within(Count, neurons, "neurons")
     stored = next((model.stored for model in (base, suspect) if isinstance(model.stored, Fingerprint)), None)
     if stored is not None:
-        settings = stored.settings
+        settings = stored.made_as
         if key not in (None, settings.sign_key):
             raise InputError("a stored fingerprint has its own sign key: leave --sign-key out, or name the checkpoints")
         if neurons is not None and count != settings.neurons:

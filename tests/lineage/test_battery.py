@@ -600,9 +600,31 @@ def test_neurons_mirrored_in_both_models_are_permuted_in_pairs(family):
 
     base, suspect = printed(*mirrored(1)), printed(*mirrored(2))
     pair = ComponentPair(base, suspect, "language")
-    assert pair.repeats["neurons"].periods == {128: 64}
+    assert pair.repeats["neurons"].period(128) == 64
     assert len(pair.terms(RAW_NEURONS)[0].scores_nn) == 64
     assert z_of(quick(base, tuned(*mirrored(1))), RAW_NEURONS) > 30
+
+
+def test_neurons_of_an_mlp_narrower_than_the_first_are_permuted_by_a_period_of_their_own():
+    """Two halves of one draw in each block; the second block is cut to 64 of 128 neurons, 32 of either half."""
+    prints = []
+    for seed in (1, 2):
+        cfg, arrays = drawn(seed, num_layers=2)
+        for name, axis in (("gate", 2), ("up", 2), ("down", 1)):
+            half = np.split(arrays[f"blocks/mlp/{name}/kernel"], 2, axis=axis)[0]
+            arrays[f"blocks/mlp/{name}/kernel"] = np.concatenate([half, half], axis=axis)
+        model = printed(cfg, arrays)
+        component = model.components["language"]
+        first, second = component.neurons
+        halves = np.r_[0:32, 64:96]
+        token, coordinates = (
+            {name: rows[halves] for name, rows in space.items()} for space in (second.token, second.coordinates)
+        )
+        narrow = dataclasses.replace(second, total=64, token=token, coordinates=coordinates)
+        components = {"language": dataclasses.replace(component, neurons=(first, narrow))}
+        prints.append(dataclasses.replace(model, components=components))
+    terms = ComponentPair(*prints, "language").terms(RAW_NEURONS)
+    assert [len(term.scores_nn) for term in terms] == [64, 32]
 
 
 @pytest.mark.parametrize("repeated", ["experts", "some experts", "far blocks", ""])

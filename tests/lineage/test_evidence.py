@@ -66,8 +66,8 @@ def noisy(neurons, scale, seed=0, negate=False):
     return Neurons(neurons.block, None, False, neurons.total, *spaces)
 
 
-def term(base, suspect, shape=GATED, periods=None):
-    (single,) = neuron_terms([NeuronPair(1, ((base, suspect),))], "token", shape, periods)
+def term(base, suspect, shape=GATED, period=None):
+    (single,) = neuron_terms([NeuronPair(1, ((base, suspect),))], "token", shape, lambda _total: period)
     return single
 
 
@@ -152,7 +152,7 @@ def test_shards_repeated_in_both_are_permuted_jointly():
         shards = np.tile(np.arange(6), 16)
         tiled = [reordered(Neurons(1, None, False, 96, m.token, m.coordinates), shards) for m in pair]
         plain.append(z_of([term(*tiled)]))
-        joint.append(z_of([term(*tiled, periods={96: 6})]))
+        joint.append(z_of([term(*tiled, period=6)]))
     assert np.std(plain) > 2.5
     assert np.std(joint) < 1.3
     assert np.abs(joint).max() < 4
@@ -393,4 +393,4 @@ def test_labels_that_repeat_in_wider_blocks_alone_have_no_shared_period():
     report = Repeats("language", "heads", 8, 0, {16: 100.0})
     models = [SimpleNamespace(repeats=(report,)) for _ in range(2)]
     shared = shared_repeats(*models, "language", "heads")
-    assert shared.reason == "both models repeat their heads, at different periods" and not shared.periods
+    assert shared.reason == "both models repeat their heads, at different periods" and not shared.parts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -38,6 +39,7 @@ from bornbiased_jax.lineage.sheet_reading import (
 )
 from bornbiased_jax.lineage.sheet_statistics import (
     NORM_SCALES,
+    _embedding_statistics,
     compare,
     compare_fields,
     measure,
@@ -50,6 +52,14 @@ from tests.lineage.descendants import config, descend, edited, reader, rotated
 
 CFG = config(num_layers=2, d_model=64, d_ff=96, qkv_bias=True)
 SMALL = "llama-tiny,num_layers=2,num_heads=2,d_model=32,d_ff=48,vocab_size=128"
+
+
+def test_too_few_shared_tokens_are_the_reason_also_where_no_rotation_is_fitted(monkeypatch):
+    monkeypatch.setattr("bornbiased_jax.lineage.sheet_statistics._WIDEST_TABLE", 4)
+    table = SimpleNamespace(read=lambda _role: np.ones((1, 8), np.float32))
+    values = _embedding_statistics(*(SimpleNamespace(embedding="", labels=(x,), source=table) for x in (b"a", b"b")))
+    assert values["embedding_cosine"] == "fewer than two tokens in both models"
+    assert values["embedding_procrustes"] == values["mdir_trace"] == "embeddings wider than 4"
 
 
 def untrained(cfg, seed):

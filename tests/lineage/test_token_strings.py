@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 import tokenizers
 
+from bornbiased_jax.checkpoints.export import export_hugging_face
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import Settings, fingerprint
+from bornbiased_jax.lineage import Settings, fingerprint, save_fingerprint
+from bornbiased_jax.lineage.scan import find_bases, scan
 from bornbiased_jax.lineage.trace import trace
 from bornbiased_jax.lineage.weights_verdict import auto_verdict
 from bornbiased_jax.parameters import flatten, unflatten
@@ -96,6 +98,28 @@ def test_a_rotated_copy_with_another_vocabulary_is_found_in_token_space(pair):
     by_ids = [fingerprint(NativeRoles(model), Settings(token_labels="ids")) for model in pair]
     missed = next(row for row in auto_verdict(*by_ids).detail["tests"] if row["name"] == "neurons in token space")
     assert abs(missed["z"]) < 4
+
+
+@pytest.mark.parametrize("stored_first", [True, False])
+def test_a_rotated_copy_with_a_tokenizer_is_found_by_a_stored_fingerprint_without_one(tmp_path, stored_first):
+    """The checkpoint's tokens are named by their numbers then, as those of the stored fingerprint are."""
+    files = (tokenizer(np.arange(256), tmp_path / "files"),)
+    stored = fingerprint(NativeRoles(reader(descend(CFG, 7))))
+    copy = with_tokenizer(reader(rotated(*descend(CFG, 7))), files)
+    verdict = trace(*((stored, copy) if stored_first else (copy, stored)), num_permutations=99)
+    assert (verdict.verdict, verdict.detail["tokens_matched_by"]) == ("same-lineage", "ids")
+    assert next(row["z"] for row in verdict.detail["tests"] if row["name"] == "neurons in token space") > 50
+
+
+def test_a_scan_names_tokens_by_their_numbers_where_one_model_has_no_tokenizer(tmp_path):
+    """A stored base without strings, and a suspect without them against a checkpoint that has some."""
+    for name, weights in (("base", descend(CFG, 7)), ("copy", rotated(*descend(CFG, 7)))):
+        export_hugging_face(*weights, tmp_path / name)
+    tokenizer(np.arange(256), tmp_path / "copy")
+    stored = save_fingerprint(tmp_path / "base.fingerprint", fingerprint(tmp_path / "base"))
+    for suspect, base in (("copy", stored), ("base", tmp_path / "copy")):
+        (match,) = scan(str(tmp_path / suspect), find_bases([str(base)])).matches
+        assert (match.verdict, match.evidence) == ("same-lineage", "neurons in token space")
 
 
 @pytest.mark.parametrize("kind", ["t5", "no_vocab"])
