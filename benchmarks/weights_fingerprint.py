@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import os
 import statistics
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -57,13 +58,15 @@ def measure(folder: Path, layers: int = LAYERS, rounds: int = ROUNDS) -> Finding
     sketches = fingerprint(model)  # reads the files into the page cache
     source = NativeRoles(open_checkpoint(model))
     digests = weights_digests(source)
-    read_times, digest_times, sketch_times, total_times = [], [], [], []
+    steps: dict[str, Callable[[], object]] = {
+        "read": lambda: read_and_upcast(model),
+        "digest": lambda: weights_digests(source),
+        "sketch": lambda: fingerprint(model, digests=digests),
+        "fingerprint": lambda: fingerprint(model),
+    }
     before = os.getloadavg()[0]
-    for _ in range(rounds):
-        read_times.append(timed(lambda: read_and_upcast(model)).wall_s)
-        digest_times.append(timed(lambda: weights_digests(source)).wall_s)
-        sketch_times.append(timed(lambda: fingerprint(model, digests=digests)).wall_s)
-        total_times.append(timed(lambda: fingerprint(model)).wall_s)
+    rows = [{name: timed(step).wall_s for name, step in steps.items()} for _ in range(rounds)]
+    times = {name: [row[name] for row in rows] for name in steps}
     load = [before, os.getloadavg()[0]]
     progress.note("the command, for its memory")
     words = ["fingerprint", str(model), "--out", str(folder / "a.fingerprint"), "--quiet"]
@@ -74,7 +77,7 @@ def measure(folder: Path, layers: int = LAYERS, rounds: int = ROUNDS) -> Finding
         2 * int(np.prod(source.array_shape(role))) for role in source.roles if role.block == 1
     )  # in bfloat16
     file_bytes = sum(path.stat().st_size for path in model.glob("*.safetensors"))
-    read_s, sketch_s, make_s = map(statistics.median, (read_times, sketch_times, total_times))
+    read_s, sketch_s, make_s = (statistics.median(times[name]) for name in ("read", "sketch", "fingerprint"))
     ratio, beyond = make_s / read_s, process["peak_bytes"] - table_bytes
     full_bytes = file_bytes + (FULL_DEPTH - layers) * block_bytes
     return {
@@ -82,10 +85,7 @@ def measure(folder: Path, layers: int = LAYERS, rounds: int = ROUNDS) -> Finding
         "sizes": SIZES,
         "file_bytes": file_bytes,
         "fingerprint_bytes": len(encode(sketches)),
-        "read_seconds": read_times,
-        "digest_seconds": digest_times,
-        "sketch_seconds": sketch_times,
-        "fingerprint_seconds": total_times,
+        **{f"{name}_seconds": seconds for name, seconds in times.items()},
         "ratio": ratio,
         "sketch_ratio": sketch_s / read_s,
         "load": load,

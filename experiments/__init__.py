@@ -76,7 +76,7 @@ _BY_NAME = {
     "anatomy_of_run": "survival.anatomy",
     "decay_of_run": "survival.decay",
     "algorithm1_m": "lineage",
-    "token_neurons_level": "lineage",
+    "token_neurons_level": "lineage.weights_calibration",
 }
 # A record for each pillar, at sizes that the demo affords.
 _DEMO = {

@@ -245,6 +245,16 @@ def split_data(data: str | None) -> list[tuple[str | None, str]]:
     return pairs
 
 
+def source_name(source: str) -> str:
+    """Return a source of ``--data`` as a record has it: a file of this machine by its name, anything else as it is.
+
+    Example:
+        >>> source_name("/home/me/texts/wiki.txt"), source_name("builtin:prose")
+        ('wiki.txt', 'builtin:prose')
+    """
+    return Path(source).name if source.startswith(("/", "~")) else source
+
+
 def by_scale(scales: Sequence[str] = SCALES, /, **settings: object) -> dict[str, dict[str, Any]]:
     """Build settings of every scale from one entry a setting: a value for all scales, or a tuple of one for each.
 
@@ -341,6 +351,12 @@ class Experiment:
         """Return the command line that makes this, quoted for a shell."""
         option = [] if data is None else ["--data", data]
         return shlex.join(["bornbiased", "reproduce", self.name, "--scale", scale, *option, "--out", str(out)])
+
+
+def variants(experiment: Experiment, **fields_by_name: Mapping[str, Any]) -> dict[str, Experiment]:
+    """Map names to an experiment and its variants: each has a name and some fields of its own."""
+    replaced = {name: dataclasses.replace(experiment, name=name, **fields) for name, fields in fields_by_name.items()}
+    return {experiment.name: experiment, **replaced}
 
 
 def relabel(table: Table) -> Table:

@@ -19,6 +19,7 @@ import numpy as np
 from scipy import stats
 
 from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.experiments.base import Entry
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.outputs import OutputOptions, last_outputs
 from bornbiased_jax.lineage.permutation import permutation_test
@@ -207,3 +208,10 @@ def check_family(summaries: Mapping[str, CalibrationSummary], *, family_error: f
         check.adjusted_p = float(value)
     least = min((check.adjusted_p for check in checks), default=math.nan)
     return TestFamily(bool(least >= family_error), len(checks), checks)
+
+
+def verdict_of(family: Entry) -> str:
+    """Say whether any check of a recorded family rejects, and the smallest p of all."""
+    least = min((check["adjusted_p"] for check in family["checks"]), default=1.0)
+    verdict = "none rejects" if family["calibrated"] else "at least one REJECTS"
+    return f"{verdict} (smallest adjusted p {least:.2g})"

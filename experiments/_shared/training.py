@@ -6,6 +6,7 @@ import functools
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +14,12 @@ import numpy as np
 
 from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.experiments.base import Entry
+from bornbiased_jax.experiments.base import Context, Entry
 from bornbiased_jax.model.loss import loss_sum
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.training import PretrainConfig, State, begin, fit
 from bornbiased_jax.training.data.windows import Windows, batches, held_out
+from bornbiased_jax.training.setup import Data, load_data
 
 LARGER: Entry = {
     "changes": {"num_layers": 4, "d_model": 256, "num_heads": 8, "d_ff": 688, "vocab_size": 4_096},
@@ -99,6 +101,50 @@ def train_with_snapshots(
         state, _ = fit(state, step, token_batches(config, windows), [on_step])
     # The first stretch has the compilation in it.
     return weights(state), min(stretches[1:] or stretches) / len(config.seeds)
+
+
+class WatchedRun(NamedTuple):
+    """A run in memory, its data, and what was seen at each snapshot."""
+
+    config: PretrainConfig
+    data: Data
+    snapshots: list[Entry]
+
+
+def watch(
+    context: Context,
+    cfg: ModelConfig,
+    look: Callable[[int, list[Params]], Entry | None],
+    *,
+    label: str,
+    held_out_count: int = 64,
+    **options: object,
+) -> WatchedRun:
+    """Train the seeds of an experiment at once, on its text or that of ``--data``, and look at every snapshot.
+
+    Args:
+        context: its settings have ``seeds``, ``schedule``, ``data`` and ``every``, the steps between two snapshots.
+        cfg: the architecture.
+        look: called with the step and every seed's weights; returns what is kept next to the ``step`` and the
+            ``held_out_loss`` of each seed, or None where nothing is.
+        label: of the progress bar.
+        held_out_count: rows of held-out text that the loss is of, at most.
+        options: further fields of the run.
+    """
+    settings = context.settings
+    config = in_memory(cfg, context.data or settings["data"], settings["schedule"], settings["seeds"], **options)
+    data = load_data(config)
+    held_NT = held_out_rows(data.validation, held_out_count)
+    snapshots: list[Entry] = []
+
+    def on_snapshot(step: int, weights: list[Params]) -> None:
+        if (seen := look(step, weights)) is not None:
+            losses = [loss_of(cfg, params, held_NT) for params in weights]
+            snapshots.append({"step": step, **seen, "held_out_loss": losses})
+
+    interval, quiet = settings["every"], context.quiet
+    train_with_snapshots(config, data.train, on_snapshot=on_snapshot, interval=interval, label=label, quiet=quiet)
+    return WatchedRun(config, data, snapshots)
 
 
 def held_out_rows(windows: Windows, count: int) -> np.ndarray:

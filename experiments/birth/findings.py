@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from bornbiased_jax.experiments._shared import probing
-from bornbiased_jax.experiments.base import Experiment, Record
+from bornbiased_jax.experiments.base import Experiment, Record, variants
 from bornbiased_jax.experiments.birth import settings
 from bornbiased_jax.report.numbers import fixed, integer, mean_std, percent, significant, times
 from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
@@ -171,20 +170,15 @@ FINDING2 = Experiment(
     headline=finding2_headline,
 )
 
-EXPERIMENTS = {
-    "findings1": FINDINGS1,
-    "finding2": FINDING2,
-    "finding2_64": dataclasses.replace(
-        FINDING2,
-        name="finding2_64",
+EXPERIMENTS = {"findings1": FINDINGS1} | variants(
+    FINDING2,
+    finding2_64=dict(
         title="The direction of contraction and the top-1 token, T = 64",
         description="As finding2, with the paper's model and its hundred seeds at T = 64 in place of 1,024.",
         settings=settings.FINDING2_64,
         cost={"paper": "a minute on an H100, with --precision bf16x3"},
     ),
-    "finding2_nano": dataclasses.replace(
-        FINDING2,
-        name="finding2_nano",
+    finding2_nano=dict(
         title="The direction of contraction and the top-1 token, in a hundred seeds of the paper's model",
         description=(
             "As finding2, with GPT-2 nano and a hundred seeds. The length is 16 in place of 1,024: theory gives the "
@@ -193,4 +187,4 @@ EXPERIMENTS = {
         settings=settings.FINDING2_NANO,
         cost={"paper": "about an hour and a quarter on two cores"},
     ),
-}
+)

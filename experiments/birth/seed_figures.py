@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 from bornbiased_jax.config import preset
 from bornbiased_jax.experiments._shared import probing
-from bornbiased_jax.experiments.base import Experiment, Record
+from bornbiased_jax.experiments.base import Experiment, Record, variants
 from bornbiased_jax.experiments.birth import settings
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, from_log10, identifier, integer, significant
@@ -237,12 +236,11 @@ FIGURE10 = Experiment(
     figures=figure10_panels,
 )
 
-FIGURE10_64 = dataclasses.replace(
+EXPERIMENTS = {"figure1": FIGURE1, "figure2": FIGURE2} | variants(
     FIGURE10,
-    name="figure10_64",
-    title="Hidden dimensions have preferences in every layer: the paper's model and N, T = 64",
-    settings=settings.FIGURE10_64,
-    cost={"paper": "up to 2 h 20 min on two cores that did other work as well"},
+    figure10_64=dict(
+        title="Hidden dimensions have preferences in every layer: the paper's model and N, T = 64",
+        settings=settings.FIGURE10_64,
+        cost={"paper": "up to 2 h 20 min on two cores that did other work as well"},
+    ),
 )
-
-EXPERIMENTS = {experiment.name: experiment for experiment in (FIGURE1, FIGURE2, FIGURE10, FIGURE10_64)}

@@ -131,24 +131,18 @@ TOP1_INPUTS = by_scale(
     num_input_sets=(2, 8, 8),
     num_ranked=5,
 )
-TOP1_INPUTS_NANO = {
-    "smoke": TOP1_INPUTS["smoke"],
-    "laptop": {
-        **TOP1_INPUTS["laptop"],
-        "groups": [{"model": "gpt2-nano", "changes": {}, "seeds": [42, 43], "num_inputs": 1_000, "longest": 64}],
-    },
-}
-"""Of the paper's model and its two seeds, whose top-1 tokens Table 1(a) gives for several lengths."""
 
-TOP1_INPUTS_256 = {
-    "smoke": TOP1_INPUTS["smoke"],
-    "laptop": {
-        **TOP1_INPUTS["laptop"],
-        "groups": [{"model": "gpt2-nano", "changes": {}, "seeds": [42, 43], "num_inputs": 500, "longest": 256}],
-        "lengths": [256],
-    },
-}
-"""The same at the middle length of Table 1(a), with half as many inputs in a set for time."""
+
+def _top1_nano(num_inputs: int, longest: int, **laptop: object) -> dict[str, Entry]:
+    """Return settings of :data:`TOP1_INPUTS` for the paper's model and the two seeds of Table 1(a)."""
+    group = {"model": "gpt2-nano", "changes": {}, "seeds": [42, 43], "num_inputs": num_inputs, "longest": longest}
+    return {"smoke": TOP1_INPUTS["smoke"], "laptop": {**TOP1_INPUTS["laptop"], "groups": [group], **laptop}}
+
+
+TOP1_INPUTS_NANO = _top1_nano(1_000, 64)
+"""At several lengths, for which Table 1(a) gives top-1 tokens."""
+TOP1_INPUTS_256 = _top1_nano(500, 256, lengths=[256])
+"""At the middle length of Table 1(a), with half as many inputs in a set for time."""
 
 TOP1_TABLES = by_scale(
     ("smoke", "laptop"),

@@ -194,12 +194,12 @@ def operations(group: probing.ProbeGroup) -> float:
 
 def row_tables(record: Record) -> Sequence[Table]:
     """Show the row with the printed one, its contraction, its dimensions, and its place among theory's seeds."""
-    return [
-        *tables(record),
-        *seed_figures.figure2_tables(record),
-        *seed_figures.figure10_tables(record),
-        _among_seeds(record),
-    ]
+    return [*tables_with_contraction(record), *seed_figures.figure10_tables(record), _among_seeds(record)]
+
+
+def tables_with_contraction(record: Record) -> Sequence[Table]:
+    """Show the rows and how far their states contract."""
+    return [*tables(record), *seed_figures.figure2_tables(record)]
 
 
 def _among_seeds(record: Record) -> Table:
@@ -258,11 +258,6 @@ ROWS = {
 }
 
 
-def _preference_and_contraction(record: Record) -> Sequence[Table]:
-    """Show the rows and how far their states contract."""
-    return [*tables(record), *seed_figures.figure2_tables(record)]
-
-
 _FEWER = dataclasses.replace(
     EXPERIMENT,
     name="table1_c_256_n125",
@@ -276,7 +271,7 @@ _FEWER = dataclasses.replace(
     settings=settings.TABLE1_C_256_N125,
     cost={"laptop": "a quarter of an hour on two cores that did other work as well; resumes"},
     takes_data=(),
-    tables=_preference_and_contraction,
+    tables=tables_with_contraction,
     claims=lambda record: claims(record)[:1],
 )
 

@@ -10,7 +10,6 @@ of two.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ import numpy as np
 
 from bornbiased_jax.config import preset
 from bornbiased_jax.experiments._shared import probing
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, variants
 from bornbiased_jax.experiments.birth import settings
 from bornbiased_jax.probes.inputs import Inputs, random_tokens
 from bornbiased_jax.probes.run import probe
@@ -160,20 +159,16 @@ EXPERIMENT = Experiment(
     claims=claims,
 )
 
-EXPERIMENTS = {
-    "top1_inputs": EXPERIMENT,
-    "top1_inputs_nano": dataclasses.replace(
-        EXPERIMENT,
-        name="top1_inputs_nano",
+EXPERIMENTS = variants(
+    EXPERIMENT,
+    top1_inputs_nano=dict(
         title="Top-1 tokens of the paper's model on other inputs",
         settings=settings.TOP1_INPUTS_NANO,
         cost={"laptop": "up to 53 minutes on two cores that did other work as well; resumes"},
     ),
-    "top1_inputs_256": dataclasses.replace(
-        EXPERIMENT,
-        name="top1_inputs_256",
+    top1_inputs_256=dict(
         title="Top-1 tokens of the paper's model on other inputs at T = 256",
         settings=settings.TOP1_INPUTS_256,
         cost={"laptop": "up to an hour on two cores that did other work as well; resumes"},
     ),
-}
+)

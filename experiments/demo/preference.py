@@ -9,12 +9,7 @@ from bornbiased_jax.experiments.base import Experiment, Record
 from bornbiased_jax.experiments.birth import seed_figures, table1
 from bornbiased_jax.experiments.demo import settings
 from bornbiased_jax.report.numbers import fixed, from_log10, percent
-from bornbiased_jax.report.tables import Claim, Table
-
-
-def tables(record: Record) -> Sequence[Table]:
-    """Show the top-1 token and the contraction of every seed."""
-    return [*table1.tables(record), *seed_figures.figure2_tables(record)]
+from bornbiased_jax.report.tables import Claim
 
 
 def claims(record: Record) -> Sequence[Claim]:
@@ -51,7 +46,7 @@ EXPERIMENT = Experiment(
     settings=settings.PREFERENCE,
     cost={"laptop": "about a minute on two cores"},
     run=probing.run_groups,
-    tables=tables,
+    tables=table1.tables_with_contraction,
     figures=seed_figures.figure1_panels,
     claims=claims,
     headline=headline,

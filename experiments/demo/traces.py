@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import preset
 from bornbiased_jax.derive.symmetries import random_rotation, rotate
-from bornbiased_jax.experiments._shared.training import held_out_rows, in_memory, loss_of, train_with_snapshots
+from bornbiased_jax.experiments._shared.training import watch
 from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record
 from bornbiased_jax.experiments.demo import settings
 from bornbiased_jax.experiments.lineage.sketched import sketch
@@ -24,7 +24,6 @@ from bornbiased_jax.parameters import Params
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, from_log10, integer
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate, write
-from bornbiased_jax.training.setup import load_data
 
 
 def run(context: Context) -> Entry:
@@ -34,18 +33,13 @@ def run(context: Context) -> Entry:
         ``snapshots``, each with its ``step``, the ``pairs`` of an initialization (``base``) and a rotated model
         (``suspect``), and the ``held_out_loss`` of each seed, in nats a byte.
     """
-    settings = context.settings
-    seeds, schedule = settings["seeds"], settings["schedule"]
+    settings, seeds = context.settings, context.settings["seeds"]
     cfg = preset(settings["model"], **settings["changes"])
-    config = in_memory(cfg, context.data or settings["data"], schedule, seeds)
-    data = load_data(config)
-    held_NT = held_out_rows(data.validation, 64)
     rotation_DD = random_rotation(cfg, settings["rotation_seed"])
     options = Options(has_untrained=True, matches_neurons=False)
     initial: dict[int, Fingerprint] = {}
-    snapshots: list[Entry] = []
 
-    def on_snapshot(step: int, weights: list[Params]) -> None:
+    def compare(step: int, weights: list[Params]) -> Entry:
         by_seed = dict(zip(seeds, weights, strict=True))
         if step == 0:
             initial.update({seed: sketch(Checkpoint.from_params(cfg, params)) for seed, params in by_seed.items()})
@@ -64,18 +58,9 @@ def run(context: Context) -> Entry:
                         "z_coordinates": in_coordinates.z,
                     }
                 )
-        losses = [loss_of(cfg, params, held_NT) for params in weights]
-        snapshots.append({"step": step, "pairs": pairs, "held_out_loss": losses})
+        return {"pairs": pairs}
 
-    train_with_snapshots(
-        config,
-        data.train,
-        on_snapshot=on_snapshot,
-        interval=settings["every"],
-        label="two seeds",
-        quiet=context.quiet,
-    )
-    return {"snapshots": snapshots}
+    return {"snapshots": watch(context, cfg, compare, label="two seeds").snapshots}
 
 
 def _pairs(snapshot: Entry, is_same: bool) -> list[Entry]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -62,19 +62,11 @@ def config(settings: Entry, model: str, init: str, **changes: int) -> ModelConfi
     return preset(model, **{**settings["changes"], "init": init, **changes})
 
 
-def results(context: Context, part: str) -> list[Any]:
-    """Compute what :data:`PARTS` has under a name for every case; a killed run resumes from the store."""
-    # What only by_size and the page read does not change a case.
-    power = {name: context.settings["power"][name] for name in ("drifts", "num_pairs")}
-    settings = {"part": part, "settings": {**context.settings, "power": power}}
-    return context.rows(f"calibration/{part}", compute, settings, len(cases(context.settings)), unit="cases")
-
-
 @chunked
-def compute(settings: Entry, _sources: object, chunk: Chunk) -> list[object]:
-    """Compute the outcome of the case that a chunk names by its number."""
-    case_settings = settings["settings"]
-    return [PARTS[settings["part"]](case_settings, cases(case_settings)[chunk.start])]
+def compute(settings: Entry, _sources: object, chunk: Chunk) -> list[Entry]:
+    """Run all tests under both hypotheses, in the case that a chunk names by its number."""
+    case = cases(settings)[chunk.start]
+    return [{"unrelated": unrelated(settings, case), "related": related(settings, case)}]
 
 
 def published(base_ND: np.ndarray, suspect_ND: np.ndarray) -> dict[str, Verdict]:
@@ -150,9 +142,6 @@ def _power_of(verdicts: Sequence[Verdict]) -> Entry:
     return {name: summary[name] for name in ("num_pairs", "num_undefined", "rates", "z_mean", "z_std")}
 
 
-PARTS: dict[str, Callable[[Entry, Case], object]] = {"unrelated": unrelated, "related": related}
-
-
 def by_size(settings: Entry) -> Iterator[Entry]:
     """Measure the permutation test's power on tokens against n, length and width, all else as in the settings."""
     power = settings["power"]
@@ -180,10 +169,12 @@ def run(context: Context) -> Entry:
     population test on both kinds of inputs, three checks each (rates at 1% and 5%, uniformity). Each is
     checked at 0.05 divided by their number (Bonferroni).
     """
-    all_cases = cases(context.settings)
-    # Outcomes of all cases under both hypotheses.
-    null = results(context, "unrelated")
-    alternative = results(context, "related")
+    settings = context.settings
+    all_cases = cases(settings)
+    # What only by_size and the page read does not change a case.
+    of_cases = {**settings, "power": {name: settings["power"][name] for name in ("drifts", "num_pairs")}}
+    outcomes = context.rows("calibration/cases", compute, of_cases, len(all_cases), unit="cases")
+    null, alternative = ([outcome[name] for outcome in outcomes] for name in ("unrelated", "related"))
     # Checks of the tests that claim calibration share one family-wise level.
     claimed = [(case, test) for case in all_cases for test in NAMES if claims_calibration(test, case.inputs)]
     confidence = 1.0 - 0.05 / max(1, 3 * len(claimed))
@@ -211,7 +202,7 @@ def run(context: Context) -> Entry:
     return {
         "cases": table,
         "pooled": pooled,
-        "by_size": list(by_size(context.settings)),
+        "by_size": list(by_size(settings)),
         "confidence": confidence,
         "family": calibration.check_family(family),
     }
@@ -344,12 +335,8 @@ def claims(record: Record) -> Sequence[Claim]:
 def headline(record: Record) -> str:
     """State what the family of checks says."""
     family = record["result"]["family"]
-    least = min((check["adjusted_p"] for check in family["checks"]), default=1.0)
-    verdict = "none rejects" if family["calibrated"] else "at least one REJECTS"
-    return (
-        f"Calibration of the tests that claim it: of {family['num_checks']} checks corrected for, {verdict} "
-        f"(smallest adjusted p {least:.2g})."
-    )
+    verdict = calibration.verdict_of(family)
+    return f"Calibration of the tests that claim it: of {family['num_checks']} checks corrected for, {verdict}."
 
 
 EXPERIMENT = Experiment(

@@ -8,8 +8,8 @@ vision-tower dispute the language models are unrelated in all pairs, and only th
 Scores, larger for pairs that are more alike: of this package the z of each piece of evidence over the whole component
 (the largest of a pair's components), and the agreement of matchings, from two fingerprints as they are published (16
 numbers a vector, public signs); of public statistics the sheet's values; of published baselines their scores (φ_U: its
-−log₁₀ p; those that run both models are in the benchmark of descendants), and the spectra of GhostSpec and SELF
-(:func:`spectra_scores`). What is undefined ranks below everything. ROC: AUC by kind, ties counted half, intervals by
+−log₁₀ p; those that run both models are in the benchmark of descendants), and the spectra of GhostSpec and SELF, which
+the sheet has as well. What is undefined ranks below everything. ROC: AUC by kind, ties counted half, intervals by
 families resampled; the power of a score at 1% is the fraction of guilty pairs above all but 1% of the innocent pairs of
 *all* kinds, for nobody knows beforehand what was done to a suspect. A kind is found if that power is at least 90%.
 
@@ -27,14 +27,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.experiments.base import Context, Entry, Experiment, chunked, once_a_process
 from bornbiased_jax.experiments.lineage import disputes_tables, settings
 from bornbiased_jax.experiments.lineage.descendants_summary import PairReadings, area, roc
 from bornbiased_jax.experiments.lineage.disputes_recipes import KINDS, Release, make_disputes
 from bornbiased_jax.lineage import spectra
-from bornbiased_jax.lineage.baselines import Score, weight_scores
+from bornbiased_jax.lineage.baselines import weight_scores
 from bornbiased_jax.lineage.battery import ALPHA, Options
 from bornbiased_jax.lineage.evidence import COORDINATES, RAW_NEURONS, SIGNLESS, TOKEN_HEADS, TOKEN_NEURONS
 from bornbiased_jax.lineage.sheet import STATISTICS
@@ -49,7 +48,7 @@ BASELINES = ("Intrinsic", "HuRef (PCS)", "HuRef (ICS)", "φ_U", "AWM")
 _LEFT_OUT = ("tokenizer_overlap", "shared_merges", "id_shift", "ghostspec", "self", "cka_hidden")
 _PUBLIC = {key: statistic.title for key, statistic in STATISTICS.items() if key not in _LEFT_OUT}
 SPECTRA = {STATISTICS[key].title: key for key in spectra.SPECTRA}
-"""Scores by name, each with the key of the values of a product that it compares."""
+"""Published scores that the sheet has as well: name -> its key there."""
 SOURCES = {
     **dict.fromkeys((*EVIDENCE, AGREEMENT_OF_MATCHINGS), "this package"),
     **dict.fromkeys(_PUBLIC.values(), "public statistic"),
@@ -131,38 +130,13 @@ def examine(base: Release, suspect: Release, options: Options) -> Entry:
     published = weight_scores(base.checkpoint, suspect.checkpoint)
     for name, score in zip(BASELINES, published, strict=True):
         scores[name] = score.value if name != "φ_U" or score.log10_p is None else -score.log10_p
-    scores |= {score.method: score.value for score in spectra_scores(base.checkpoint, suspect.checkpoint)}
+    scores |= {title: public[key] for title, key in SPECTRA.items()}
     return {
         "scores": {name: None if value is None else float(f"{value:.6g}") for name, value in scores.items()},
         "p": p_values,
         "verdict": verdict.verdict,
         "components": {row["component"]: row["verdict"] for row in detail["components"]},
     }
-
-
-def spectra_scores(base: Checkpoint, suspect: Checkpoint) -> list[Score]:
-    """Compare spectra of attention's products: one score for each of :data:`SPECTRA`, undefined without attention."""
-    if not (base.config.attention and suspect.config.attention):
-        return [Score(name, None, "a model without attention has no products") for name in SPECTRA]
-    models = [
-        [[spectra.product_spectra(factors) for factors in block] for block in attention_factors(model)]
-        for model in (base, suspect)
-    ]
-    scores = []
-    for name, key in SPECTRA.items():
-        sorted_values = [[(query_key[key], value_output[key]) for query_key, value_output in model] for model in models]
-        scores.append(Score(name, spectra.assigned_cosine(*sorted_values)))
-    return scores
-
-
-def attention_factors(model: Checkpoint) -> Iterator[tuple[spectra.Factors, spectra.Factors]]:
-    """Yield W_Q W_Kᵀ and W_V W_O of each block as products, summed over heads."""
-    cfg = model.config
-    for block in range(cfg.num_layers):
-        kernels = {name: model.read(f"blocks/attention/{name}/kernel", block) for name in spectra.MATRICES}
-        factors = spectra.attention_factors(kernels, cfg.num_heads, cfg.kv_heads)
-        assert factors is not None  # the table of parameters has all four, in widths that fit
-        yield factors
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -14,7 +13,7 @@ from scipy import stats
 
 from bornbiased_jax import progress
 from bornbiased_jax.config import preset
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, each
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, each, variants
 from bornbiased_jax.experiments.lineage import settings
 from bornbiased_jax.experiments.lineage.calibration import INPUTS
 from bornbiased_jax.lineage.untrained_outputs import final_outputs
@@ -188,11 +187,9 @@ EXPERIMENT = Experiment(
     figures=plots,
 )
 
-EXPERIMENTS = {
-    "figure13": EXPERIMENT,
-    "figure13_tiny": dataclasses.replace(
-        EXPERIMENT,
-        name="figure13_tiny",
+EXPERIMENTS = variants(
+    EXPERIMENT,
+    figure13_tiny=dict(
         title="Correlations of unrelated models, in as many pairs as the paper has",
         description=(
             "As figure13, with 72 initializations and their 2,556 pairs for each initialization and kind of input. "
@@ -201,12 +198,10 @@ EXPERIMENTS = {
         settings=settings.FIGURE13_TINY,
         cost={"paper": "8 minutes on two cores"},
     ),
-    "figure13_nano": dataclasses.replace(
-        EXPERIMENT,
-        name="figure13_nano",
+    figure13_nano=dict(
         title="Correlations of unrelated models of the paper's architecture",
         description="As figure13, with 72 initializations of llama-nano, N = 2,000 and T = 16, on random tokens alone.",
         settings=settings.FIGURE13_NANO,
         cost={"paper": "an hour and a half on two cores that did other work as well; outputs and pairs are kept"},
     ),
-}
+)

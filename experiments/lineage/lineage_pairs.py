@@ -24,7 +24,7 @@ from bornbiased_jax.lineage.outputs import last_outputs
 from bornbiased_jax.lineage.untrained_outputs import final_outputs
 from bornbiased_jax.parameters import flatten, unflatten
 from bornbiased_jax.probes.inputs import random_inputs
-from bornbiased_jax.report.numbers import fixed, from_log10, p_value, percent
+from bornbiased_jax.report.numbers import fixed, from_log10, p_value, rate_interval
 from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
 from bornbiased_jax.stats.multiple import holm
 
@@ -214,10 +214,7 @@ def _fresh_seeds(summaries: Sequence[Entry], settings: Entry) -> Table:
     """Tabulate how often a trained model is taken for the descendant of an unrelated seed."""
     rows = []
     for entry in summaries:
-        measured: Cells = {}
-        for rate in entry["rates"]:
-            low, high = percent(1)(rate["low"]), percent(1)(rate["high"])
-            measured[f"below {rate['level']:g}"] = f"{percent(1)(rate['rate'])} [{low}, {high}]"
+        measured: Cells = {f"below {rate['level']:g}": rate_interval(rate) for rate in entry["rates"]}
         rows.append(([entry["base"], entry["num_pairs"]], measured | {"KS p": (p_value(3), entry["ks_p"])}))
     note = (
         f"Permutation test on tokens, N = {settings['num_inputs']}, T = {settings['seq_len']}, against initializations "

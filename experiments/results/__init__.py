@@ -10,7 +10,7 @@ from typing import Any
 from bornbiased_jax import experiments, io
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.experiments import runner
-from bornbiased_jax.experiments.base import SCALES, Entry, Record, split_data
+from bornbiased_jax.experiments.base import SCALES, Entry, Record, source_name, split_data
 from bornbiased_jax.record import OF_THE_MACHINE, Verification, content_digest, largest_difference
 
 FOLDER = Path(__file__).parent
@@ -150,7 +150,7 @@ def data_names(data: str | None) -> str | None:
         return None
     shortened = []
     for role, source in split_data(data):
-        name = Path(source).name if source.startswith(("/", "~")) else source
+        name = source_name(source)
         shortened.append(name if role is None else f"{role}={name}")
     return ";".join(shortened)
 

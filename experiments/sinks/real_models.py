@@ -8,7 +8,6 @@ checkpoint: ``--data "model=PATH;TEXT"``.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections import defaultdict
 from collections.abc import Sequence
@@ -18,7 +17,16 @@ import numpy as np
 
 from bornbiased_jax.evaluation.rolling_cache import streaming_losses
 from bornbiased_jax.evaluation.sink_report import ReportOptions, cut_sequences, report_on_ids, strongest_head
-from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, by_scale, where_attempted
+from bornbiased_jax.experiments.base import (
+    SCALES,
+    Context,
+    Entry,
+    Experiment,
+    Record,
+    by_scale,
+    variants,
+    where_attempted,
+)
 from bornbiased_jax.experiments.sinks.settings import EPSILON
 from bornbiased_jax.experiments.sinks.subject import NEURON_NOTE, SinkModel, attempt, neuron_rows
 from bornbiased_jax.parameters import Params, flatten
@@ -280,13 +288,11 @@ _FEWER = {
     "rounding": {**_LAPTOP["rounding"], "num_sequences": 4},
     "streaming": {**_LAPTOP["streaming"], "length": 512},
 }
-EXPERIMENTS = {
-    "real_models": EXPERIMENT,
-    "real_models_given": dataclasses.replace(
-        EXPERIMENT,
-        name="real_models_given",
+EXPERIMENTS = variants(
+    EXPERIMENT,
+    real_models_given=dict(
         title="What a larger real model looks like",
         settings={**EXPERIMENT.settings, "laptop": _FEWER},
         run=functools.partial(run, must_be_named=True),
     ),
-}
+)

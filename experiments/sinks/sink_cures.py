@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, each
+from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, each, variants
 from bornbiased_jax.experiments.sinks import price_tables, sink_training
 from bornbiased_jax.experiments.sinks.figure12 import setting_note
 from bornbiased_jax.experiments.sinks.settings import (
@@ -163,11 +163,9 @@ EXPERIMENT = Experiment(
     claims=claims,
 )
 
-EXPERIMENTS = {
-    "sink_cures": EXPERIMENT,
-    "sink_cures_larger": dataclasses.replace(
-        EXPERIMENT,
-        name="sink_cures_larger",
+EXPERIMENTS = variants(
+    EXPERIMENT,
+    sink_cures_larger=dict(
         title="Every mitigation at a larger size",
         paper="no paper's table",
         description=(
@@ -182,4 +180,4 @@ EXPERIMENTS = {
         },
         cost={"laptop": "an hour or two on two cores"},
     ),
-}
+)

@@ -9,7 +9,16 @@ import numpy as np
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
 from bornbiased_jax.evaluation.sink_report import cut_sequences
-from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, by_scale, where_attempted
+from bornbiased_jax.experiments.base import (
+    SCALES,
+    Context,
+    Entry,
+    Experiment,
+    Record,
+    by_scale,
+    source_name,
+    where_attempted,
+)
 from bornbiased_jax.experiments.sinks.sink_sweep import AMPLIFICATION, CONTROL, interventions, random_tokens
 from bornbiased_jax.experiments.sinks.subject import ABSENT, NEURON_NOTE, neuron_rows
 from bornbiased_jax.model.interventions import Edit, Edits, self_only
@@ -64,7 +73,7 @@ def run(context: Context) -> Entry:
         "attempted": True,
         "checkpoint": path.name,
         "digest": opened.digest(),
-        "source": source,
+        "source": source_name(source),
         "sink_rate": {str(length): plain["by_length"][length]["sink_rate"] for length in settings["lengths"]},
         "super_neurons": neurons,
         "interventions": rows,

@@ -20,7 +20,6 @@ A link holds where its cut takes the sinks and the control's does not.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Sequence
@@ -31,7 +30,17 @@ import numpy as np
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.evaluation.intervention import effect, first_activations
 from bornbiased_jax.evaluation.sink_report import cut_sequences
-from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, by_scale, each, where_attempted
+from bornbiased_jax.experiments.base import (
+    SCALES,
+    Context,
+    Entry,
+    Experiment,
+    Record,
+    by_scale,
+    each,
+    variants,
+    where_attempted,
+)
 from bornbiased_jax.experiments.sinks.subject import SinkModel, attempt
 from bornbiased_jax.model.interventions import Edits, Neuron, clear, silence, write
 from bornbiased_jax.parameters import Params
@@ -272,12 +281,10 @@ EXPERIMENT = Experiment(
     headline=headline,
 )
 
-EXPERIMENTS = {
-    "sink_knockout": EXPERIMENT,
-    "sink_knockout_given": dataclasses.replace(
-        EXPERIMENT,
-        name="sink_knockout_given",
+EXPERIMENTS = variants(
+    EXPERIMENT,
+    sink_knockout_given=dict(
         title="What a larger real model's sinks depend on",
         run=functools.partial(run, must_be_named=True),
     ),
-}
+)

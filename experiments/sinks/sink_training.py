@@ -19,7 +19,7 @@ from bornbiased_jax.evaluation.perplexity import cut
 from bornbiased_jax.evaluation.rolling_cache import streaming_losses
 from bornbiased_jax.evaluation.sink_report import cut_sequences
 from bornbiased_jax.experiments._shared.training import held_out_rows, loss_of, train_with_snapshots
-from bornbiased_jax.experiments.base import Context, Entry, cache_folder, chunked, split_data
+from bornbiased_jax.experiments.base import Context, Entry, cache_folder, chunked, source_name, split_data
 from bornbiased_jax.experiments.sinks.settings import EPSILON, MITIGATIONS
 from bornbiased_jax.model import apply
 from bornbiased_jax.model.limits import check_sequences
@@ -210,7 +210,7 @@ def _trained(context: Context, mitigation: str) -> Entry:
         "cure": mitigation,
         "by_seed": by_seed,
         "seeds": list(config.seeds),
-        "data": config.data,
+        "data": source_name(config.data),
         "tokenizer": data.tokenizer.name,
         **trained,
     }

@@ -11,7 +11,7 @@ import numpy as np
 from bornbiased_jax import io
 from bornbiased_jax.checkpoints import Checkpoint, find_smollm2, open_checkpoint
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.experiments.base import Context, Entry, split_data
+from bornbiased_jax.experiments.base import Context, Entry, source_name, split_data
 from bornbiased_jax.report.numbers import fixed, percent, significant
 from bornbiased_jax.report.tables import Cells
 from bornbiased_jax.text import read_text
@@ -67,7 +67,7 @@ def about(subject: SinkModel) -> Entry:
         "sha256": io.sha256(path) if path.is_file() else None,
         "digest": opened.digest(),
         "licence": next((word for name, word in LICENSES.items() if path.name.lower().startswith(name)), None),
-        "source": Path(source).name if source.startswith(("/", "~")) else source,
+        "source": source_name(source),
         "model": opened.cfg.to_dict(),
     }
 

@@ -19,14 +19,13 @@ Finding 7 taken apart; no paper's table. Stated before any number of these runs 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
 from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, by_scale
+from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, by_scale, variants
 from bornbiased_jax.experiments.survival import run_folder, settings
 from bornbiased_jax.experiments.survival.decay import trace_z
 from bornbiased_jax.experiments.survival.run_folder import RunFolder
@@ -307,13 +306,11 @@ EXPERIMENT = Experiment(
     tables=tables,
 )
 
-EXPERIMENTS = {
-    "anatomy": EXPERIMENT,
-    "anatomy_of_run": dataclasses.replace(
-        EXPERIMENT,
-        name="anatomy_of_run",
+EXPERIMENTS = variants(
+    EXPERIMENT,
+    anatomy_of_run=dict(
         title="What the outputs of a longer run retain of an initialization",
         settings={"laptop": {name: size for name, size in EXPERIMENT.settings["laptop"].items() if name != "runs"}},
         cost={"laptop": "minutes on two cores, the run not counted"},
     ),
-}
+)

@@ -9,7 +9,7 @@ import numpy as np
 
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.experiments._shared.lineage import verdicts
-from bornbiased_jax.experiments._shared.training import held_out_rows, in_memory, loss_of, train_with_snapshots
+from bornbiased_jax.experiments._shared.training import watch
 from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, by_scale
 from bornbiased_jax.experiments.lineage.calibration import INPUTS
 from bornbiased_jax.experiments.survival.persistence import moved
@@ -19,28 +19,22 @@ from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.inputs import Inputs, random_inputs
 from bornbiased_jax.report.numbers import fixed, integer, value_range
 from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
-from bornbiased_jax.training.setup import load_data
 
 KINDS = ("tokens", "gaussian")
 
 
 def run(context: Context) -> Entry:
     """Train all seeds on the same data in the same order, and compare every snapshot with every initialization."""
-    settings = context.settings
-    seeds, schedule = settings["seeds"], settings["schedule"]
+    settings, seeds = context.settings, context.settings["seeds"]
     cfg = preset(settings["model"], **settings["changes"])
-    config = in_memory(cfg, context.data or settings["data"], schedule, seeds)
-    data = load_data(config)
     inputs = {kind: random_inputs(kind, settings["num_inputs"], settings["seq_len"], cfg) for kind in KINDS}
-    held_NT = held_out_rows(data.validation, 64)
     initial = [init_seed(cfg, seed) for seed in seeds]
     initializations = {kind: [_outputs(cfg, params, inputs[kind]) for params in initial] for kind in KINDS}
-    snapshots: list[Entry] = []
     last: list[np.ndarray] = []
 
-    def on_snapshot(step: int, weights: list[Params]) -> None:
+    def compare(step: int, weights: list[Params]) -> Entry | None:
         if step not in settings["snapshots"]:
-            return
+            return None
         rows = []
         for kind in KINDS:
             now = [_outputs(cfg, params, inputs[kind]) for params in weights]
@@ -51,19 +45,10 @@ def run(context: Context) -> Entry:
             ):
                 tests = verdicts(base_ND, suspect_ND)
                 rows.append({"inputs": kind, "base": base, "suspect": suspect, "tests": tests})
-        distances = [moved(start, end) for start, end in zip(initial, weights, strict=True)]
-        loss = [loss_of(cfg, params, held_NT) for params in weights]
-        snapshots.append({"step": step, "pairs": rows, "moved": distances, "held_out_loss": loss})
+        return {"pairs": rows, "moved": [moved(start, end) for start, end in zip(initial, weights, strict=True)]}
 
     # Train once; the snapshots are compared on the way.
-    train_with_snapshots(
-        config,
-        data.train,
-        on_snapshot=on_snapshot,
-        interval=settings["every"],
-        label="initialization to life",
-        quiet=context.quiet,
-    )
+    snapshots = watch(context, cfg, compare, label="initialization to life").snapshots
     # The trained models against each other.
     trained = [
         {"base": seeds[a], "suspect": seeds[b], "tests": verdicts(last[a], last[b])}

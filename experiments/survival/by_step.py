@@ -8,7 +8,6 @@ initialization at any snapshot; "another seed's is not" by p below 0.01 over the
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,8 +15,8 @@ import numpy as np
 
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig, preset
-from bornbiased_jax.experiments._shared.training import held_out_rows, in_memory, loss_of, train_with_snapshots
-from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, by_scale
+from bornbiased_jax.experiments._shared.training import watch
+from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, by_scale, source_name, variants
 from bornbiased_jax.experiments.lineage.sketched import sketch
 from bornbiased_jax.experiments.survival.persistence import moved
 from bornbiased_jax.experiments.survival.settings import PRECISION, SEEDS
@@ -29,7 +28,6 @@ from bornbiased_jax.lineage.weights_verdict import single_verdict
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.report.numbers import fixed, from_log10, integer, value_range
 from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
-from bornbiased_jax.training.setup import load_data
 
 EVIDENCE = (COORDINATES, TOKEN_NEURONS)
 OWN, OTHER = "own", "another seed's"
@@ -39,38 +37,29 @@ PUBLISHED = Settings(token_labels="ids")
 def run(context: Context) -> Entry:
     """Train all seeds at once on the same data in the same order, in memory, and compare every snapshot."""
     settings = context.settings
-    seeds, schedule = settings["seeds"], settings["schedule"]
     cfg = preset(settings["model"], **settings["changes"])
-    config = in_memory(cfg, context.data or settings["data"], schedule, seeds, seeds_mode=settings["seeds_mode"])
-    data = load_data(config)
-    held_NT = held_out_rows(data.validation, settings["held_out"])
-    initial = [init_seed(cfg, seed) for seed in seeds]
+    initial = [init_seed(cfg, seed) for seed in settings["seeds"]]
     initial_prints = _fingerprints(cfg, initial)
-    snapshots: list[Entry] = []
 
-    def on_snapshot(step: int, weights: list[Params]) -> None:
+    def compare(step: int, weights: list[Params]) -> Entry:
         prints = initial_prints if step == 0 else _fingerprints(cfg, weights)
-        snapshots.append(
-            {
-                "step": step,
-                "tokens": step * config.tokens_per_step,
-                "moved": [moved(start, now) for start, now in zip(initial, weights, strict=True)],
-                "held_out_loss": [loss_of(cfg, params, held_NT) for params in weights],
-                # An initialization is equal to itself: no chance enters at step 0.
-                OWN: [] if step == 0 else _compared(initial_prints, prints),
-                OTHER: _compared([*initial_prints[1:], initial_prints[0]], prints),
-            }
-        )
+        return {
+            "moved": [moved(start, now) for start, now in zip(initial, weights, strict=True)],
+            # An initialization is equal to itself: no chance enters at step 0.
+            OWN: [] if step == 0 else _compared(initial_prints, prints),
+            OTHER: _compared([*initial_prints[1:], initial_prints[0]], prints),
+        }
 
-    train_with_snapshots(
-        config,
-        data.train,
-        on_snapshot=on_snapshot,
-        interval=settings["every"],
+    config, data, snapshots = watch(
+        context,
+        cfg,
+        compare,
         label="fingerprints by step",
-        quiet=context.quiet,
+        held_out_count=settings["held_out"],
+        seeds_mode=settings["seeds_mode"],
     )
-    return {"tokenizer": data.tokenizer.name, "data": config.data, "snapshots": snapshots}
+    counted = [{**snapshot, "tokens": snapshot["step"] * config.tokens_per_step} for snapshot in snapshots]
+    return {"tokenizer": data.tokenizer.name, "data": source_name(config.data), "snapshots": counted}
 
 
 def _fingerprints(cfg: ModelConfig, weights: Sequence[Params]) -> list[Fingerprint]:
@@ -187,12 +176,10 @@ EXPERIMENT = Experiment(
     claims=claims,
 )
 
-EXPERIMENTS = {
-    "fingerprints_by_step": EXPERIMENT,
-    "fingerprints_by_step_qwen": dataclasses.replace(
-        EXPERIMENT,
-        name="fingerprints_by_step_qwen",
+EXPERIMENTS = variants(
+    EXPERIMENT,
+    fingerprints_by_step_qwen=dict(
         title="An initialization's fingerprint while the paper's architecture is trained: Qwen-style",
         settings=_settings("qwen"),
     ),
-}
+)

@@ -27,7 +27,7 @@ import numpy as np
 
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, each
+from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, each, variants
 from bornbiased_jax.experiments.survival import run_folder, settings
 from bornbiased_jax.experiments.survival.decay_fit import MIN_POINTS, TENFOLD, check, fit
 from bornbiased_jax.experiments.survival.run_folder import RunFolder
@@ -341,13 +341,11 @@ EXPERIMENT = Experiment(
     tables=tables,
 )
 
-EXPERIMENTS = {
-    "decay": EXPERIMENT,
-    "decay_of_run": dataclasses.replace(
-        EXPERIMENT,
-        name="decay_of_run",
+EXPERIMENTS = variants(
+    EXPERIMENT,
+    decay_of_run=dict(
         title="How long each matrix of a longer run retains its initialization",
         settings={"laptop": {}},
         cost={"laptop": "a minute on two cores, the run not counted"},
     ),
-}
+)

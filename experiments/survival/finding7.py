@@ -24,14 +24,13 @@ Stated before any number of these runs was seen:
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax import progress
-from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, by_scale
+from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, by_scale, variants
 from bornbiased_jax.experiments.survival import run_folder, settings
 from bornbiased_jax.experiments.survival.anatomy import BLOCKS, SEEN, UNSEEN, hybrids_of, pools, probes, transplant
 from bornbiased_jax.experiments.survival.run_folder import RunFolder
@@ -314,11 +313,9 @@ EXPERIMENT = Experiment(
     tables=tables,
 )
 
-EXPERIMENTS = {
-    "finding7": EXPERIMENT,
-    "finding7_bpe": dataclasses.replace(
-        EXPERIMENT,
-        name="finding7_bpe",
+EXPERIMENTS = variants(
+    EXPERIMENT,
+    finding7_bpe=dict(
         title="Whether the preference survives training on pieces of words",
         settings={
             "smoke": EXPERIMENT.settings["smoke"],
@@ -326,4 +323,4 @@ EXPERIMENTS = {
         },
         cost={"laptop": "a quarter of an hour on two cores, most of it training"},
     ),
-}
+)

@@ -23,7 +23,7 @@ from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.ngrams import baselines
 from bornbiased_jax.experiments._shared.training import held_out_rows, loss_of
-from bornbiased_jax.experiments.base import Context, Entry, cache_folder, cached, split_data
+from bornbiased_jax.experiments.base import Context, Entry, cache_folder, cached, source_name, split_data
 from bornbiased_jax.experiments.survival.stories import stories
 from bornbiased_jax.lineage.outputs import OutputOptions, last_outputs
 from bornbiased_jax.parameters import Params, flatten
@@ -135,7 +135,7 @@ def _facts(folder: Path, config: PretrainConfig, summary: Entry, source: str) ->
     counted = baselines(data.dataset.train, data.dataset.validation, config.model.vocab_size)
     facts = {
         "model": config.model.to_dict(),
-        "source": source,
+        "source": source_name(source),
         "seeds": summary["seeds"],
         "data_seed": config.data_seed,
         "steps": summary["steps"],

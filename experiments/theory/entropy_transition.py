@@ -27,7 +27,7 @@ from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, 
 from bornbiased_jax.experiments.theory import predicted, settings
 from bornbiased_jax.model.layers import ACTIVATIONS
 from bornbiased_jax.report import figures
-from bornbiased_jax.report.numbers import fixed, mean_std, percent, significant
+from bornbiased_jax.report.numbers import fixed, significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from bornbiased_jax.theory import transition
 from bornbiased_jax.theory.transition import Encoder
@@ -203,15 +203,8 @@ def tables(record: Record) -> Sequence[Table]:
 def _decoder_table(record: Record) -> Table:
     """Show predicted and measured cosines of every decoder, and how many seeds lie inside their interval."""
     groups, covered = record["result"]["groups"], record["result"]["coverage"]
-    rows: list[tuple[Any, ...]] = []
-    for (beta, num_heads), outcome in zip(record["settings"]["decoders"], groups, strict=True):
-        theory = outcome["theory"]
-        measured = {
-            "cosine": (significant(3), mean_std(probing.cosines(outcome))),
-            "inside": f"{predicted.inside(outcome)} of {len(outcome['records'])}",
-        }
-        expected = {"cosine": (theory["inter_cosine_by_layer"][-1], theory["inter_cosine_by_layer_std"][-1])}
-        rows.append(([beta, num_heads], measured, {}, expected))
+    decoders = record["settings"]["decoders"]
+    rows = [predicted.coverage_row(decoder, outcome) for decoder, outcome in zip(decoders, groups, strict=True)]
     group, changes = groups[0]["group"], groups[0]["group"]["changes"]
     note = (
         f"Mean ± standard deviation over seeds of the cosine after the last of {changes['num_layers']} blocks, D = "
@@ -224,19 +217,13 @@ def _decoder_table(record: Record) -> Table:
 def claims(record: Record) -> Sequence[Claim]:
     """Claim the worst error of the finite-T prediction, less two standard errors, and the coverage of intervals."""
     worst = max(excess(row) for row in record["result"]["rows"])
-    covered = record["result"]["coverage"]
     return [
         Claim(
             f"Largest error of the predicted mean cosine, less two standard errors (at most {LIMIT})",
             worst,
             format=significant(3),
         ),
-        Claim(
-            f"Fraction of {covered['measurements']} seeds of decoders inside theory's 99% interval",
-            covered["inside"] / covered["measurements"],
-            theory=covered["stated"],
-            format=percent(1),
-        ),
+        predicted.coverage_claim("seeds of decoders", record["result"]["coverage"]),
     ]
 
 

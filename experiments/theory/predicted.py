@@ -111,11 +111,11 @@ def deviations(outcome: probing.Probed) -> np.ndarray:
     )
 
 
-def inside(outcome: probing.Probed) -> int:
-    """Count the seeds whose cosines lie within theory's interval."""
+def is_inside(outcome: probing.Probed) -> list[bool]:
+    """Check seed by seed whether the cosine lies within theory's interval."""
     theory = outcome["theory"]
     low, high = theory["inter_cosine_by_layer_low"][-1], theory["inter_cosine_by_layer_high"][-1]
-    return sum(low <= cosine <= high for cosine in probing.cosines(outcome))
+    return [low <= cosine <= high for cosine in probing.cosines(outcome)]
 
 
 def half_width(outcome: probing.Probed) -> float:
@@ -133,12 +133,11 @@ def by_model(groups: Sequence[probing.Probed]) -> np.ndarray:
     """
     models: dict[str, list[int]] = {}
     for outcome in groups:
-        group, theory = outcome["group"], outcome["theory"]
-        low, high = theory["inter_cosine_by_layer_low"][-1], theory["inter_cosine_by_layer_high"][-1]
-        for seed, cosine in zip(group["seeds"], probing.cosines(outcome), strict=True):
+        group = outcome["group"]
+        for seed, hit in zip(group["seeds"], is_inside(outcome), strict=True):
             key = json.dumps([group["model"], group["changes"], group["fix_embeddings"], seed], sort_keys=True)
             counts = models.setdefault(key, [0, 0])
-            counts[0] += low <= cosine <= high
+            counts[0] += hit
             counts[1] += 1
     return np.array(list(models.values()))
 
@@ -164,6 +163,22 @@ def coverage(groups: Sequence[probing.Probed]) -> Entry:
         "fraction_low": low if inside < total else 0.05 ** (1 / len(counts)),
         "fraction_high": high,
     }
+
+
+def coverage_row(labels: Sequence[object], outcome: probing.Probed) -> tuple[Any, ...]:
+    """Return a table's row: the cosine after the last block, measured and predicted, and the seeds inside."""
+    measured = {
+        "cosine": (significant(3), mean_std(probing.cosines(outcome))),
+        "inside": f"{sum(is_inside(outcome))} of {len(outcome['records'])}",
+    }
+    return labels, measured, {}, {"cosine": probing.predicted_cosine(outcome)}
+
+
+def coverage_claim(words: str, covered: Entry) -> Claim:
+    """Claim how many of the measurements, described in words, lie inside their interval."""
+    statement = f"Fraction of {covered['measurements']} {words} inside theory's 99% interval"
+    fraction = covered["inside"] / covered["measurements"]
+    return Claim(statement, fraction, theory=covered["stated"], format=percent(1))
 
 
 def _in_words(fit: Entry) -> str:
@@ -246,7 +261,7 @@ def tables(record: Record) -> Sequence[Table]:
     rows: list[tuple[Any, ...]] = []
     tests: list[tuple[Any, ...]] = []
     for outcome, fit in zip(groups, fits, strict=True):
-        group, theory = outcome["group"], outcome["theory"]
+        group = outcome["group"]
         # The cosine of every configuration.
         cosines = probing.cosines(outcome)
         z = deviations(outcome)
@@ -260,11 +275,10 @@ def tables(record: Record) -> Sequence[Table]:
         measured = {
             "cosine": (significant(3), mean_std(cosines)),
             "deviation": (fixed(2), mean_std(z)),
-            "inside": f"{inside(outcome)} of {len(cosines)}",
+            "inside": f"{sum(is_inside(outcome))} of {len(cosines)}",
             "half-width": (fixed(2), half_width(outcome)),
         }
-        predicted = {"cosine": (theory["inter_cosine_by_layer"][-1], theory["inter_cosine_by_layer_std"][-1])}
-        rows.append((labels, measured, {}, predicted))
+        rows.append((labels, measured, {}, {"cosine": probing.predicted_cosine(outcome)}))
         if fit is None:
             continue
         # The fraction, only of configurations tested for fit.

@@ -23,7 +23,7 @@ import numpy as np
 from bornbiased_jax.experiments._shared import probing
 from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
 from bornbiased_jax.experiments.theory import predicted, settings
-from bornbiased_jax.report.numbers import fixed, mean_std, percent, significant
+from bornbiased_jax.report.numbers import fixed, mean_std, significant
 from bornbiased_jax.report.tables import Claim, Table, tabulate
 
 
@@ -36,7 +36,7 @@ def run(context: Context) -> Entry:
 
 def std_ratios(outcome: probing.Probed) -> np.ndarray:
     """Return the measured over the predicted standard deviation of the cosine across seeds, after each block [L]."""
-    measured = np.array(probing.values(outcome, "contraction", "inter_cosine_by_layer"))
+    measured = np.array(probing.curves(outcome))
     return np.asarray(measured.std(axis=0, ddof=1) / outcome["theory"]["inter_cosine_by_layer_std"])
 
 
@@ -44,15 +44,8 @@ def tables(record: Record) -> Sequence[Table]:
     """Show the cosine of every scheme and shape; and the standard deviation over seeds by depth."""
     groups, count = record["result"]["groups"], record["result"]["cells"]
     covered = record["result"]["coverage"]
-    rows: list[tuple[Any, ...]] = []
-    for scheme_and_shape, outcome in zip(record["settings"]["cells"], groups[:count], strict=True):
-        theory = outcome["theory"]
-        measured = {
-            "cosine": (significant(3), mean_std(probing.cosines(outcome))),
-            "inside": f"{predicted.inside(outcome)} of {len(outcome['records'])}",
-        }
-        expected = {"cosine": (theory["inter_cosine_by_layer"][-1], theory["inter_cosine_by_layer_std"][-1])}
-        rows.append((scheme_and_shape, measured, {}, expected))
+    cells = record["settings"]["cells"]
+    rows = [predicted.coverage_row(cell, outcome) for cell, outcome in zip(cells, groups[:count], strict=True)]
     note = (
         "Mean ± standard deviation over seeds of the cosine after the last block, on random tokens, with embeddings "
         f"of each seed's own. Inside: seeds within theory's 99% interval, {covered['inside']} of "
@@ -64,18 +57,12 @@ def tables(record: Record) -> Sequence[Table]:
         ratios, number = std_ratios(outcome), len(outcome["records"])
         width = narrowed_width(outcome["group"])
         for layer in sorted({1, len(ratios) // 4, len(ratios) // 2, len(ratios)}):
-            theory = outcome["theory"]
             measured = {
-                "cosine": (
-                    significant(3),
-                    mean_std([row["contraction"]["inter_cosine_by_layer"][layer - 1] for row in outcome["records"]]),
-                ),
+                "cosine": (significant(3), mean_std(cosines[layer - 1] for cosines in probing.curves(outcome))),
                 "std over theory's": (fixed(2), ratios[layer - 1]),
                 "standard error": (fixed(2), 1 / math.sqrt(2 * number)),
             }
-            expected = {
-                "cosine": (theory["inter_cosine_by_layer"][layer - 1], theory["inter_cosine_by_layer_std"][layer - 1])
-            }
+            expected = {"cosine": probing.predicted_cosine(outcome, layer - 1)}
             depth.append(([len(ratios), width, outcome["group"]["seq_len"], number, layer], measured, {}, expected))
     listings = [
         tabulate("Cosine between sequences, schemes and shapes not seen before", ["scheme", "shape"], rows, note)
@@ -99,16 +86,7 @@ def narrowed_width(group: probing.ProbeGroup) -> int:
 
 def claims(record: Record) -> Sequence[Claim]:
     """Claim the coverage."""
-    covered = record["result"]["coverage"]
-    return [
-        Claim(
-            f"Fraction of {covered['measurements']} cells (scheme, shape, seed), none seen before, inside theory's 99% "
-            "interval",
-            covered["inside"] / covered["measurements"],
-            theory=covered["stated"],
-            format=percent(1),
-        )
-    ]
+    return [predicted.coverage_claim("cells (scheme, shape, seed), none seen before,", record["result"]["coverage"])]
 
 
 EXPERIMENT = Experiment(

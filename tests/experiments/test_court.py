@@ -7,11 +7,9 @@ from scipy import stats
 
 from bornbiased_jax import model as models
 from bornbiased_jax.checkpoints import Checkpoint
-from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.experiments.lineage import (
     court,
     evidence_sheet,
-    token_neurons_level,
     unrelated_models,
     unrelated_pairs,
     weights_calibration,
@@ -68,15 +66,17 @@ def test_calibration_notices_p_that_are_too_small(tmp_path, monkeypatch):
 
 
 def test_the_level_on_other_seeds_is_of_pairs_that_no_other_record_has(tmp_path, monkeypatch):
-    record = record_of(token_neurons_level.EXPERIMENT, tmp_path, num_pairs=8, chunk=4, num_permutations=50)
+    asked, pairs = [], weights_calibration.untrained_pairs
+    monkeypatch.setattr(
+        weights_calibration, "untrained_pairs", lambda cfg, *words: pairs(cfg, *(asked.append(words) or words))
+    )
+    record = record_of(
+        weights_calibration.EXPERIMENTS["token_neurons_level"], tmp_path, num_pairs=8, chunk=4, num_permutations=50
+    )
     assert record["result"]["summary"]["num_pairs"] == 8 and len(record["result"]["family"]["checks"]) == 3
-    asked = []
-    monkeypatch.setattr(weights_calibration, "untrained_pairs", lambda _, *words: iter(asked.append(words) or ()))
-    chunks = [Chunk(0, 0, 40), Chunk(0, 40, 60)]
-    list(token_neurons_level.compute({**record["settings"], "number": 0}, {}, chunks))
-    assert asked == [(40_000, 40), (40_080, 20)]
+    assert sorted(asked) == [(40_000, 4), (40_008, 4)]
     most = max(settings["num_pairs"] for settings in weights_calibration.EXPERIMENT.settings.values())
-    assert token_neurons_level.SKIPPED >= most
+    assert weights_calibration.SKIPPED >= most
 
 
 def test_pairs_of_untrained_models_are_disjoint_and_those_of_their_seeds():
