@@ -1,7 +1,5 @@
 """Verdicts on two fingerprints: invariances and evasions, and what no seed decided is no evidence."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools

@@ -1,7 +1,5 @@
 """Mixtures of known models: merges and schedules come back, unrelated models leave a residual."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -3,8 +3,6 @@
 Every suspect gets noise after its recipe, as training on would give it: nothing is left equal bit for bit.
 """
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Files in 8 and in 16 bits that are equal to their originals after rounding, tensor by tensor."""
 
-from __future__ import annotations
-
 import json
 
 import ml_dtypes

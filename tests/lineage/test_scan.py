@@ -1,7 +1,5 @@
 """One fingerprint against many: related bases found, the others screened, a store's index held against its files."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

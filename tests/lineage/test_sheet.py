@@ -1,7 +1,5 @@
 """Popular statistics of a pair next to unrelated models: what they are for copies, and that they change no verdict."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 
