@@ -65,6 +65,12 @@ hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=No
 hypothesis.settings.load_profile("repeatable")
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark what is for the night as slow: its mark says both."""
+    if item.get_closest_marker("nightly"):
+        item.add_marker("slow")
+
+
 def pytest_collection_finish() -> None:
     """Have the garbage collector look no more at what lives to the end: libraries, tests and their parameters."""
     gc.collect()

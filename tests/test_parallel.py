@@ -159,7 +159,6 @@ def test_eight_devices_give_the_losses_of_one_which_reads_their_checkpoint(layou
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 def test_two_processes_give_the_losses_of_one_and_read_its_checkpoint(layouts, story):
     """Two processes resume from the checkpoint of step 3 that eight devices of one process wrote."""
     moved = story / "moved"

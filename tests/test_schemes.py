@@ -188,7 +188,6 @@ def test_draws_are_bitwise_equal_however_they_are_made(scheme):
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 def test_orthogonal_draws_of_several_seeds_end_with_two_threads():
     """A batch of QRs on a CPU waits for the threads that it occupies; in a process of its own, compiled as users do."""
     code = """

@@ -194,7 +194,6 @@ def test_a_tokenizer_that_is_not_the_models_is_warned_of(is_foreign, capsys):
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 def test_a_verdict_follows_a_run_step_by_step(folder, capsys):
     train = ["--data", "text.txt", "--tokenizer", "bytes", "--context", "8", "--batch-size", "2", "--steps", "4"]
     train += ["--checkpoint-every", "2", "--no-tensorboard", "--quiet"]

@@ -281,7 +281,6 @@ def _full(*unused):
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 def test_a_killed_command_is_typed_again_and_goes_on(tmp_path):
     """By SIGKILL, between two blocks or in the middle of one, again and again until the command comes through."""
     ref = "seed:1@llama-tiny,num_layers=24,d_model=64,num_heads=2,num_kv_heads=2,d_ff=96,vocab_size=300"

@@ -123,7 +123,6 @@ print(json.dumps(peaks))
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 def test_memory_grows_neither_with_inputs_nor_with_seeds():
     env = {**os.environ, "JAX_PLATFORMS": "cpu"}
     process = subprocess.run([sys.executable, "-c", MEMORY], env=env, capture_output=True, text=True, timeout=300)
