@@ -16,6 +16,7 @@ from tests.checkpoints.architectures import noisy, tensors_of, with_tensors, wri
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.slow
 
 # What the bound certifies needs no more.
 FEW = 99
@@ -38,7 +39,6 @@ def mixture(tmp_path_factory):
     return write_model("mixtral", tmp_path_factory.mktemp("mixture") / "model", 2)
 
 
-@pytest.mark.slow
 def test_experts_that_began_as_a_dense_mlp_are_named(tmp_path, mixture):
     dense = write_model("mistral", tmp_path / "dense", 1)
     of_dense, tensors = tensors_of(dense), tensors_of(mixture)
@@ -58,7 +58,6 @@ def test_experts_that_began_as_a_dense_mlp_are_named(tmp_path, mixture):
     assert trace(dense, mixture, num_permutations=FEW).verdict == "unrelated"
 
 
-@pytest.mark.slow
 def test_experts_in_another_order_are_paired(tmp_path, mixture):
     tensors, order = noisy(tensors_of(mixture)), [2, 0, 3, 1]
     moved = dict(tensors)
@@ -75,7 +74,6 @@ def test_experts_in_another_order_are_paired(tmp_path, mixture):
     assert _has(verdict, "in another order in blocks 1 to 2: in block 1 the base's 1, 2, 3, 4 are its 2, 4, 1, 3.")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("inherited", "sentence"),
     [
@@ -100,7 +98,6 @@ def test_inherited_part_of_a_model_with_a_tower_is_told_from_the_others(tmp_path
     assert (_verdicts(result)["all"] == "same-lineage") != is_vision
 
 
-@pytest.mark.slow
 def test_commands_choose_a_set_of_weights(tmp_path, capsys):
     base, other = write_model("phi3", tmp_path / "base", 1), write_model("phi3", tmp_path / "other", 2)
     shutil.copy(other / "model.safetensors", base / "other.safetensors")
@@ -126,7 +123,6 @@ def test_commands_choose_a_set_of_weights(tmp_path, capsys):
     assert [match["verdict"] for match in matches] == ["same-lineage", "unrelated"]
 
 
-@pytest.mark.slow
 def test_field_that_changes_nothing_is_left_out_by_name(tmp_path, capsys):
     folder = write_model("llama", tmp_path / "model", 1)
     config = json.loads((folder / "config.json").read_text())
@@ -142,7 +138,6 @@ def test_field_that_changes_nothing_is_left_out_by_name(tmp_path, capsys):
     capsys.readouterr()
 
 
-@pytest.mark.slow
 def test_exact_rounded_and_near_copies_are_told_apart(tmp_path):
     base = write_model("qwen3", tmp_path / "base", 1)
     tensors = tensors_of(base)
@@ -167,7 +162,6 @@ def test_exact_rounded_and_near_copies_are_told_apart(tmp_path):
     assert kind is None and "equal" not in sentence
 
 
-@pytest.mark.slow
 def test_same_function_requires_equal_settings_and_vectors(tmp_path):
     base = write_model("qwen3", tmp_path / "base", 1)
     tensors = tensors_of(base)
