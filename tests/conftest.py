@@ -17,6 +17,7 @@ import jax
 import pytest
 
 from bornbiased_jax import progress, record
+from bornbiased_jax.cli.main import run
 from tests.compilation import QUICK
 from tests.fixtures.llama2c_files import convert
 
@@ -65,6 +66,12 @@ hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=No
 hypothesis.settings.load_profile("repeatable")
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark what is for the night as slow: its mark says both."""
+    if item.get_closest_marker("nightly"):
+        item.add_marker("slow")
+
+
 def pytest_collection_finish() -> None:
     """Have the garbage collector look no more at what lives to the end: libraries, tests and their parameters."""
     gc.collect()
@@ -103,3 +110,14 @@ def _speaks() -> Iterator[None]:
     """A test that ran a command with --quiet leaves this process silent; the next one may listen."""
     yield
     progress.set_quiet(False)
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Callable[[list[str]], str]:
+    """``refused(call)``: what a command that ends with code 2 says on standard error."""
+
+    def message(call: list[str]) -> str:
+        assert run(call) == 2
+        return capsys.readouterr().err
+
+    return message

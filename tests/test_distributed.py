@@ -3,11 +3,9 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -16,9 +14,9 @@ from safetensors.numpy import load_file
 
 from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
 from bornbiased_jax.cli.main import run
+from tests.fixtures.programs import ROOT, free_address
 from tests.tiers import nightly_except
 
-ROOT = Path(__file__).resolve().parent.parent
 pytestmark = pytest.mark.slow
 
 SMALL = {"num_layers": 2, "d_model": 32, "num_heads": 2, "d_ff": 32, "vocab_size": 64}
@@ -44,10 +42,7 @@ def begin(words, folder, *further):
 
 
 def begin_two(words, folder):
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        address = f"localhost:{probe.getsockname()[1]}"
-    several = ["--coordinator", address, "--num-processes", "2", "--process-id"]
+    several = ["--coordinator", free_address(), "--num-processes", "2", "--process-id"]
     return [begin(words, folder, *several, str(rank), "--json", f"{rank}.json") for rank in range(2)]
 
 
@@ -144,9 +139,7 @@ for path in ("embed/embedding", "blocks/mlp/up/kernel", "blocks/mlp_norm/scale")
 
 
 def test_arrays_of_two_processes_come_to_each_in_pieces():
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        address = f"localhost:{probe.getsockname()[1]}"
+    address = free_address()
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     calls = [[sys.executable, "-c", PIECES, address, str(rank)] for rank in range(2)]
     both = [subprocess.Popen(call, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for call in calls]

@@ -28,12 +28,6 @@ def _copy(folder: Path) -> Path:
     return Path(shutil.copy(LLAMA / "model.safetensors", folder / "model.safetensors"))
 
 
-def _header_of_safetensors(folder: Path) -> None:
-    path = _copy(folder)
-    _cut(path, 100)
-    safetensors.locate(path)
-
-
 def _numbers_of_safetensors(folder: Path) -> None:
     path = _copy(folder)
     _cut(path, -1)
@@ -124,11 +118,6 @@ def test_a_file_that_is_cut_short_is_to_be_fetched_again(tmp_path, monkeypatch, 
     with pytest.raises(InputError, match=f"{re.escape(str(tmp_path))}.* is cut short: fetch it again$"):
         CUT[place](tmp_path)
     assert [frame.name for frame in raised] == [function]
-
-
-def test_a_header_that_is_cut_short_is_seen(tmp_path):
-    with pytest.raises(InputError, match="is cut short: fetch it again"):
-        _header_of_safetensors(tmp_path)
 
 
 def test_no_other_message_advises_to_fetch_a_file_again():

@@ -2,16 +2,14 @@
 
 import importlib
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import bornbiased_jax
 from bornbiased_jax import lineage
+from tests.fixtures.programs import ROOT, run_python
 
-ROOT = Path(__file__).resolve().parent.parent
 # Rooms for the command line alone, and one that is used module by module (their __init__ say why).
 APART = {"cli", "experiments", "lineage.audit"}
 # Names that a room exports besides its own: a model is used with its initial weights and their tree.
@@ -90,5 +88,4 @@ def test_importing_the_package_loads_the_standard_library_alone():
         "loaded = {name.partition('.')[0] for name in set(sys.modules) - before}; "
         "print(*(loaded - set(sys.stdlib_module_names)))"
     )
-    printed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    assert printed.split() == ["bornbiased_jax"]
+    assert run_python(code).split() == ["bornbiased_jax"]

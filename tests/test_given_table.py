@@ -39,7 +39,6 @@ def test_the_band_is_that_of_fresh_tables_where_nothing_is_common():
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 @pytest.mark.as_users
 @pytest.mark.parametrize(
     "changes", [{"init": "normal-0.02"}, {"norm": "rmsnorm", "positions": "rope", "init": "normal-0.02"}]

@@ -1,9 +1,6 @@
 """Weights at initialization: their distributions, and that nothing but the seed decides them."""
 
 import math
-import os
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +11,7 @@ from bornbiased_jax import keys
 from bornbiased_jax.config import PRESETS, preset
 from bornbiased_jax.init import distribution, init_seed
 from bornbiased_jax.parameters import flatten, parameter_table
+from tests.fixtures.programs import run_python
 
 pytestmark = pytest.mark.as_users
 
@@ -82,10 +80,8 @@ def test_bitwise_equal_under_eager_jit_map_and_vmap_on_four_devices():
 
     On one device tests/test_schemes.py has vmap.
     """
-    env = {**os.environ, "JAX_NUM_CPU_DEVICES": "4", "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
-    process = subprocess.run([sys.executable, "-c", BITS], env=env, capture_output=True, text=True, timeout=300)
-    assert process.returncode == 0, process.stderr
-    digests = dict(line.split() for line in process.stdout.splitlines())
+    printed = run_python(BITS, JAX_NUM_CPU_DEVICES="4", JAX_PLATFORMS="cpu", XLA_FLAGS="")
+    digests = dict(line.split() for line in printed.splitlines())
     assert list(digests) == ["eager", "jit", "map", "devices"]
     assert len(set(digests.values())) == 1, digests
 

@@ -1,9 +1,6 @@
 """The seed → weight map is pinned: same seed, same bits, however it is run."""
 
 import hashlib
-import os
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +14,7 @@ from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.probes.inputs import gaussian, random_tokens
+from tests.fixtures.programs import run_python
 
 
 def test_stable_hash_is_pinned():
@@ -63,10 +61,7 @@ SETTINGS = {
 def test_no_setting_of_jax_moves_a_weight_or_an_input(capsys):
     """The environment of a user, or a configuration made by another library, is not part of a seed."""
     exec(DRAWS, {})
-    environment = {**os.environ, **SETTINGS}
-    process = subprocess.run([sys.executable, "-c", DRAWS], env=environment, capture_output=True, text=True)
-    assert process.returncode == 0, process.stderr
-    assert process.stdout.split()[-1] == capsys.readouterr().out.split()[-1]
+    assert run_python(DRAWS, **SETTINGS).split()[-1] == capsys.readouterr().out.split()[-1]
 
 
 @pytest.mark.slow

@@ -3,10 +3,8 @@
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +18,8 @@ from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import parameter_shapes
 from bornbiased_jax.parameters import flatten, parameter_table
-
-ROOT = Path(__file__).resolve().parent.parent
+from tests.fixtures.programs import ROOT, free_address, run_python
+from tests.training.conftest import place  # noqa: F401
 
 
 def test_parse_mesh():
@@ -51,7 +49,7 @@ def test_parameter_rules():
     def specs(**sizes):
         mesh = AbstractMesh(tuple({"seed": 1, "data": 1, "fsdp": 1, **sizes}.values()), ("seed", "data", "fsdp"))
         places = parallel.tree_shardings(cfg, state, mesh)
-        return {path: place.spec for path, place in flatten(places).items()}, mesh
+        return {path: sharding.spec for path, sharding in flatten(places).items()}, mesh
 
     cut, mesh = specs(fsdp=4, seed=2)
     assert cut["params/embed/embedding"] == PartitionSpec("seed", "fsdp")
@@ -130,47 +128,34 @@ def outcome(process):
 
 
 @pytest.fixture(scope="module")
-def story(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("layouts")
-    rng = np.random.default_rng(0)
-    words = ["sun", "moon", "river", "stone", "bird", "and", "the", "under"]
-    text = "\n\n".join(" ".join(rng.choice(words, 40)) for _ in range(80))
-    (folder / "story.txt").write_text(text)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def layouts(story):
+def layouts(place):  # noqa: F811
     """The same run on one of eight virtual devices, and cut along every axis of a mesh."""
     meshes = {"one": None, "cut": "seed=2,data=2,fsdp=2"}
-    runs = [{"mesh": mesh, "steps": 6, "out": str(story / name)} for name, mesh in meshes.items()]
-    base = {"data": str(story / "story.txt"), "tokens": str(story / "tokens")}
+    runs = [{"mesh": mesh, "steps": 6, "out": str(place / name)} for name, mesh in meshes.items()]
+    base = {"data": str(place / "story.txt"), "tokens": str(place / "tokens")}
     results = dict(zip(meshes, outcome(launch({**base, "runs": runs}, 8)), strict=True))
     return {name: results[name] for name in meshes}
 
 
 @pytest.mark.slow
-def test_eight_devices_give_the_losses_of_one_which_reads_their_checkpoint(layouts, story):
+def test_eight_devices_give_the_losses_of_one_which_reads_their_checkpoint(layouts, place):  # noqa: F811
     np.testing.assert_allclose(layouts["cut"]["losses"], layouts["one"]["losses"], rtol=BOUND)
     np.testing.assert_allclose(layouts["cut"]["validation"], layouts["one"]["validation"], rtol=BOUND)
-    params, single = (open_checkpoint(story / f"{name}@seed=3,step=0").params() for name in ("cut", "one"))
+    params, single = (open_checkpoint(place / f"{name}@seed=3,step=0").params() for name in ("cut", "one"))
     assert len(jax.devices()) == 1
     assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(single), strict=True))
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
-def test_two_processes_give_the_losses_of_one_and_read_its_checkpoint(layouts, story):
+def test_two_processes_give_the_losses_of_one_and_read_its_checkpoint(layouts, place):  # noqa: F811
     """Two processes resume from the checkpoint of step 3 that eight devices of one process wrote."""
-    moved = story / "moved"
-    shutil.copytree(story / "cut", moved)
+    moved = place / "moved"
+    shutil.copytree(place / "cut", moved)
     shutil.rmtree(moved / "checkpoints" / "6")
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        port = probe.getsockname()[1]
+    address = free_address()
     runs = [{"mesh": "fsdp=2", "steps": 6, "out": str(moved)}]
-    base = {"data": str(story / "story.txt"), "tokens": str(story / "tokens"), "runs": runs}
-    both = [launch({**base, "coordinator": [f"localhost:{port}", 2, rank]}, 1) for rank in range(2)]
+    base = {"data": str(place / "story.txt"), "tokens": str(place / "tokens"), "runs": runs}
+    both = [launch({**base, "coordinator": [address, 2, rank]}, 1) for rank in range(2)]
     results = [outcome(process) for process in both]
     for rank in range(2):
         np.testing.assert_allclose(results[rank][0]["losses"], layouts["one"]["losses"], rtol=BOUND)
@@ -204,10 +189,6 @@ print(json.dumps(counts))
 @pytest.mark.slow
 def test_activations_stay_where_their_sequences_are():
     """Fully sharded weights come to the sequences: between devices blocks move weights and gradients alone."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "4"}
-    command = [sys.executable, "-c", MOVED]
-    process = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert process.returncode == 0, process.stderr
-    first, three = json.loads(process.stdout)
+    first, three = json.loads(run_python(MOVED, JAX_PLATFORMS="cpu", JAX_NUM_CPU_DEVICES="4"))
     # Two more blocks: more weights on the move, and not one more array with positions.
     assert three[0] > first[0] and three[1] == first[1] <= 4, (first, three)

@@ -66,7 +66,6 @@ def test_the_record() -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 def test_more_inputs_narrow_the_interval_to_that_of_seeds_alone() -> None:
     small = TINY.replace(vocab_size=50)
     few, many, endless = (predict(small, 8, num_inputs=n, tokens=False) for n in (20, 2000, None))
@@ -140,7 +139,6 @@ def test_deep_stacks_near_certainty_fit_in_memory(changes: dict) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 def test_the_command_takes_less_than_ten_seconds() -> None:
     """At nano size and T = 1,024, start-up included, on a core that imports the libraries in three seconds and a third.
 
@@ -179,7 +177,6 @@ def test_bad_input_is_named(changes: dict, arguments: dict, named: str) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 def test_wide_models_are_predicted_as_far_as_the_theory_integrates() -> None:
     """With weights of 0.02 the logits' variance is (std² D)²: 171 at D = 32,768, 654 at 65,536 with the norm's ε."""
     wide = dict(num_layers=1, num_heads=1, init="normal-0.02")

@@ -12,6 +12,7 @@ import bornbiased_jax
 from bornbiased_jax import record
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
+from tests.fixtures.programs import run_python
 
 MIB = 2**20
 
@@ -163,8 +164,7 @@ with record.measure() as measurement:
     subprocess.run([sys.executable, "-c", "x = b'x' * (600 << 20)"], check=True)
 print(measurement.children_peak_memory_bytes)
 """
-    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert 600 * MIB < int(process.stdout) < 700 * MIB
+    assert 600 * MIB < int(run_python(program)) < 700 * MIB
 
 
 @pytest.mark.parametrize(("own", "after", "expected"), [(1, 9, None), (1, 10, 10), (20, 9, 9)])
@@ -219,4 +219,4 @@ def test_json_of_a_command_that_computes_nothing_starts_no_backend():
         "device = json.loads(text.getvalue())['provenance']['device']\n"
         "assert device == dict.fromkeys(('platform', 'kind', 'count', 'processes')), device"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    run_python(code)

@@ -2,13 +2,11 @@
 
 import ast
 import functools
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.fixtures.programs import ROOT, run_python
 
 # From the ground up. A room imports rooms of lower floors, and of its own floor as long as there is no circle.
 FLOORS: tuple[set[str], ...] = (
@@ -142,8 +140,7 @@ print(*sys.modules)
 @pytest.mark.slow
 def test_theory_needs_neither_jax_nor_another_room_and_programs_start_without_what_few_of_them_use():
     """tensorboardX imports PyTorch where that is installed; SciPy's statistics take half a second."""
-    process = subprocess.run([sys.executable, "-c", IMPORTS], cwd=ROOT, capture_output=True, text=True, check=True)
-    theory, training, results = map(str.split, process.stdout.splitlines())
+    theory, training, results = map(str.split, run_python(IMPORTS).splitlines())
     rooms = {_room(name) for name in theory if name.startswith("bornbiased_jax")}
     assert "jax" not in theory and rooms == {"__init__", "theory"}
     assert "jax" in training and not {"torch", "tensorboardX"} & set(training)
@@ -171,6 +168,4 @@ print(len(sys.argv) - 1)
 @pytest.mark.slow
 def test_nothing_speaks_to_the_network_at_import():
     modules = [module for module in FILES if not module.endswith("__main__") and _room(module) != "benchmarks"]
-    process = subprocess.run([sys.executable, "-c", NO_NETWORK, *modules], cwd=ROOT, capture_output=True, text=True)
-    assert process.returncode == 0, process.stderr
-    assert int(process.stdout.split()[-1]) == len(modules)
+    assert int(run_python(NO_NETWORK, *modules).split()[-1]) == len(modules)

@@ -1,9 +1,6 @@
 """Initialization schemes: each group's distribution, structures, and what a bad rule is told."""
 
 import math
-import os
-import subprocess
-import sys
 
 import jax
 import numpy as np
@@ -19,6 +16,7 @@ from bornbiased_jax.lineage.audit.summary import moments_of
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.parameters import flatten, parameter_table
 from bornbiased_jax.schemes import SCHEMES, STD_RULES, Rule, parse_groups
+from tests.fixtures.programs import run_python
 from tests.tiers import nightly_except
 
 D, F, V, L, LAYER = 96, 224, 700, 3, 2
@@ -188,7 +186,6 @@ def test_draws_are_bitwise_equal_however_they_are_made(scheme):
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 def test_orthogonal_draws_of_several_seeds_end_with_two_threads():
     """A batch of QRs on a CPU waits for the threads that it occupies; in a process of its own, compiled as users do."""
     code = """
@@ -199,8 +196,7 @@ rules = {"init.up": "orthogonal:0.05", "init.down": "orthogonal:0.03"}
 cfg = preset("gpt2-tiny", num_layers=6, d_model=128, d_ff=512, num_heads=4, vocab_size=256, **rules)
 jax.block_until_ready(jax.jit(jax.vmap(lambda seed: init_seed(cfg, seed)))(np.arange(4, dtype=np.uint32)))
 """
-    environment = {**os.environ, "XLA_FLAGS": "", "NPROC": "2"}
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=300)
+    run_python(code, XLA_FLAGS="", NPROC="2")
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -1,9 +1,5 @@
 """Mode, chunk and devices change nothing but time; a killed sweep resumes."""
 
-import os
-import subprocess
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +8,7 @@ import pytest
 from bornbiased_jax import keys
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.sweep import Probe, SweepOptions, plan, sweep
+from tests.fixtures.programs import run_python
 
 BATCHES = [{"x": np.full((4, 8), float(i), np.float32)} for i in range(3)]
 
@@ -56,9 +53,8 @@ def test_every_layout_agrees(mode, chunk):
 
 
 ON_DEVICES = """
-import jax, sys
-sys.path.insert(0, "tests")
-from test_sweep import totals
+import jax
+from tests.test_sweep import totals
 mesh = jax.make_mesh((4,), ("seed",), axis_types=(jax.sharding.AxisType.Auto,))
 for mode in ("vmap", "map"):
     sums = totals(range(6), mode=mode, mesh=mesh)
@@ -68,15 +64,13 @@ for mode in ("vmap", "map"):
 
 @pytest.mark.slow
 def test_four_devices_agree_with_one():
-    env = {**os.environ, "JAX_NUM_CPU_DEVICES": "4", "JAX_PLATFORMS": "cpu"}
-    process = subprocess.run([sys.executable, "-c", ON_DEVICES], env=env, capture_output=True, text=True, timeout=300)
-    assert process.returncode == 0, process.stderr
+    lines = run_python(ON_DEVICES, JAX_NUM_CPU_DEVICES="4", JAX_PLATFORMS="cpu").splitlines()
     here = totals(range(6))
-    for line in process.stdout.splitlines():
+    for line in lines:
         _, *values = line.split()
         expected = [float(here[seed]["total"]) for seed in range(6)]
         np.testing.assert_allclose([float(v) for v in values], expected, atol=96 * 2 * 2.0**-22)
-    assert len(process.stdout.splitlines()) == 2
+    assert len(lines) == 2
 
 
 def equal(one, other):

@@ -1,7 +1,5 @@
 """Names say what the glossary says: words that it replaced are in no identifier, and a loop variable names its row."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import io

@@ -28,7 +28,6 @@ def test_the_bound_is_reported_between_the_normal_tail_and_one(monkeypatch):
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 def test_child_process_time_and_output_measured(tmp_path):
     child = run_child("bornbiased_jax", ["predict", "--model", "llama-tiny", "--seq-len", "4"])
     assert child["result"]["inter_cosine_by_layer"]

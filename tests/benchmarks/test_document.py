@@ -6,7 +6,6 @@ from benchmarks import document
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 def test_documents_on_a_noisy_and_on_a_rounded_copy_are_timed(tmp_path, monkeypatch):
     monkeypatch.setattr(document, "SIZES", dict(d_model=128, d_ff=256, num_heads=4, vocab_size=300))
     findings = document.measure(tmp_path, layers=2)

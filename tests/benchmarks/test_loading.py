@@ -10,7 +10,6 @@ from tests.cli.commands import commands
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 def test_memory_of_a_command_is_compared_with_its_weights(tmp_path):
     cfg = preset("llama-tiny", num_layers=1, d_model=16, d_ff=16, num_heads=2, vocab_size=257)
     export_hugging_face(cfg, init_seed(cfg, 0), tmp_path / "model")
@@ -30,7 +29,6 @@ def test_the_calls_are_of_commands_that_there_are(tmp_path):
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 def test_a_streamed_fingerprint_is_compared_with_products(tmp_path, monkeypatch):
     monkeypatch.setattr(streamed, "SIZES", dict(d_model=32, d_ff=48, num_heads=2, num_kv_heads=2, vocab_size=64))
     findings = streamed.measure(tmp_path, num_inputs=4, length=8, layers=2)
@@ -48,7 +46,6 @@ def test_a_streamed_fingerprint_is_compared_with_products(tmp_path, monkeypatch)
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_blocks(tmp_path, monkeypatch):
     """Eight blocks more are 0.4 GB more of weights; what two blocks and the process take is the same."""
     sizes = dict(d_model=1024, d_ff=2816, num_heads=8, num_kv_heads=8, vocab_size=512)

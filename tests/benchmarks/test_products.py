@@ -43,7 +43,6 @@ def test_errors_are_those_of_the_algorithm():
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 def test_algorithms_are_compared_by_what_they_change_in_a_probe(monkeypatch):
     tokens_NT = np.asarray(random_tokens(16, 4, CFG.vocab_size).batch(0, 16))
     top1_N, (cosine,) = products.probe(CFG, tokens_NT, "highest")

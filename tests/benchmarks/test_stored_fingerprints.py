@@ -22,7 +22,6 @@ def test_relatives_alone_pass_the_screen_of_the_benchmark(tmp_path, monkeypatch)
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 def test_peer_is_timed_on_the_pair_that_seedprint_compares(tmp_path):
     """A program with the name and the output of the peer, which notes what it was given."""
     scores = {"provenance_decision": "Not Matched", "pipeline_score": 0.25, "identity_score": 0.5}

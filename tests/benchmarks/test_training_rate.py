@@ -1,7 +1,5 @@
 """The benchmark of training as a share of the matmul rate runs and counts what a step multiplies."""
 
-from __future__ import annotations
-
 import json
 
 import jax

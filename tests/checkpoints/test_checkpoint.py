@@ -1,9 +1,6 @@
 """Lazy checkpoints: tensors are those of the loaded model, digests identify weights, memory holds no second copy."""
 
 import json
-import os
-import subprocess
-import sys
 import tracemalloc
 from pathlib import Path
 
@@ -20,6 +17,7 @@ from bornbiased_jax.init import init_seed
 from bornbiased_jax.parameters import flatten, parameter_table, unflatten
 from bornbiased_jax.text.bpe import train_bpe
 from bornbiased_jax.text.byte_level import ByteTokenizer
+from tests.fixtures.programs import run_python
 
 SMALL = dict(num_layers=3, d_model=32, d_ff=24, num_heads=4, vocab_size=300)
 HF = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
@@ -183,14 +181,7 @@ def test_weights_go_straight_to_their_shards(tmp_path):
     cfg = preset("llama-tiny", **{**SMALL, "num_layers": 4})
     export_hugging_face(cfg, init_seed(cfg, 5), tmp_path / "hf")
     refs = [str(tmp_path / "hf"), "seed:5@llama-tiny,num_layers=4,d_model=32,d_ff=24,num_heads=4,vocab_size=300"]
-    environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "4", "JAX_PLATFORMS": "cpu"}
-    root = Path(__file__).resolve().parents[2]
-    environment["PYTHONPATH"] = os.pathsep.join([str(root), environment.get("PYTHONPATH", "")])
-    process = subprocess.run(
-        [sys.executable, "-c", SHARDED, *refs], capture_output=True, text=True, env=environment, check=False
-    )
-    assert process.returncode == 0, process.stderr
-    output = json.loads(process.stdout)
+    output = json.loads(run_python(SHARDED, *refs, JAX_NUM_CPU_DEVICES="4", JAX_PLATFORMS="cpu"))
     assert output == {ref: open_checkpoint(ref).digest() for ref in refs}
     assert len(set(output.values())) == 1
 

@@ -12,7 +12,6 @@ from tokenizers import Tokenizer, models
 from bornbiased_jax import hub as hub_rule
 from bornbiased_jax.checkpoints import hub, open_checkpoint, parse_ref
 from bornbiased_jax.checkpoints.weight_files import INDEX, WEIGHTS
-from bornbiased_jax.cli.main import run
 from bornbiased_jax.errors import InputError
 from tests.fixtures.hub_server import INVALID_TOKEN, point_to, serving
 from tests.fixtures.suites import initialization, write
@@ -178,11 +177,10 @@ def test_pickles_are_not_fetched(server, model, tmp_path):
         ("hf:owner/tiny", INVALID_TOKEN, "the hub does not take your token: `hf auth login` with a new one"),
     ],
 )
-def test_hub_refusal_reported_in_one_sentence(remote, capsys, name, code, said):
+def test_hub_refusal_reported_in_one_sentence(remote, refused, name, code, said):
     if code is not None:
         remote.refuses["owner/tiny"] = code
-    assert run(["digest", name]) == 2
-    message = capsys.readouterr().err
+    message = refused(["digest", name])
     assert message.count("\n") == 1 and said in message and name in message
 
 

@@ -19,6 +19,7 @@ from bornbiased_jax.checkpoints.families import FAMILIES
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model import apply
 from bornbiased_jax.parameters import flatten
+from tests.fixtures.configs import edit_config
 from tests.tiers import nightly_except
 
 HF = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
@@ -27,12 +28,6 @@ NAMES = sorted(path.name for path in HF.iterdir())
 
 def logits_of(checkpoint, tokens):
     return np.asarray(jax.jit(functools.partial(apply, checkpoint.cfg))(checkpoint.params(), tokens).logits_BTV)
-
-
-def edit_config(folder, **changes):
-    path = folder / "config.json"
-    config = json.loads(path.read_text()) | changes
-    path.write_text(json.dumps({key: value for key, value in config.items() if value is not ...}))
 
 
 def edit_weights(folder, change):

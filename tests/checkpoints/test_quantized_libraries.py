@@ -1,7 +1,5 @@
 """Decoded matrices are those of bitsandbytes, compressed-tensors and gptqmodel, bit for bit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import ml_dtypes

@@ -13,6 +13,7 @@ from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.checkpoints.by_role import read_by_role
 from bornbiased_jax.checkpoints.formats.torch_distributed import locate
 from bornbiased_jax.errors import InputError
+from tests.fixtures.pickles import Harmful
 
 torch = pytest.importorskip("torch", exc_type=ImportError)
 transformers = pytest.importorskip("transformers", exc_type=ImportError)
@@ -70,16 +71,8 @@ dcp.save(parts, checkpoint_id="{tmp_path}/saved")
         np.testing.assert_array_equal(tensor.read().astype(np.float32), np.arange(35.0).reshape(5, 7))
 
 
-class _Harmful:
-    def __init__(self, place):
-        self.place = place
-
-    def __reduce__(self):
-        return open, (str(self.place), "w")
-
-
 def test_description_that_would_run_code_is_refused_and_runs_none(tmp_path):
-    (tmp_path / ".metadata").write_bytes(pickle.dumps({"state_dict_metadata": _Harmful(tmp_path / "written")}))
+    (tmp_path / ".metadata").write_bytes(pickle.dumps({"state_dict_metadata": Harmful(tmp_path / "written")}))
     with pytest.raises(InputError, match="could run code"):
         read_by_role(tmp_path)
     assert not (tmp_path / "written").exists()

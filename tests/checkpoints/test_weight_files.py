@@ -24,7 +24,9 @@ from bornbiased_jax.checkpoints.weight_files import choose_weights, locate_tenso
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.audit.audit import audit_folder
+from tests.fixtures.configs import edit_config
 from tests.fixtures.four_bits import dequantized_nf4, pack_words, quantized_nf4
+from tests.fixtures.pickles import Harmful
 from tests.fixtures.suites import initialization, write
 
 torch = pytest.importorskip("torch")
@@ -92,17 +94,9 @@ def test_torch_files_give_the_tensors_that_torch_saved(tmp_path):
     assert source.types["half"] == "BF16"
 
 
-class _Harmful:
-    def __init__(self, place):
-        self.place = place
-
-    def __reduce__(self):
-        return open, (str(self.place), "w")
-
-
 @pytest.mark.parametrize("protocol", [2, 4])
 def test_pickle_that_would_run_code_is_refused_and_runs_none(tmp_path, protocol):
-    data = pickle.dumps({"weight": _Harmful(tmp_path / "written")}, protocol)
+    data = pickle.dumps({"weight": Harmful(tmp_path / "written")}, protocol)
     with zipfile.ZipFile(tmp_path / "pytorch_model.bin", "w") as archive:
         archive.writestr("archive/data.pkl", data)
     with pytest.raises(InputError, match="could run code"):
@@ -385,8 +379,7 @@ def test_settings_of_autogptq_are_read_from_their_own_file(tmp_path, rng, capsys
     for place in ("beside", "inside"):
         if place == "inside":
             settings = json.loads((tmp_path / "model" / "quantize_config.json").read_text())
-            config = json.loads((tmp_path / "model" / "config.json").read_text()) | {"quantization_config": settings}
-            (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+            edit_config(tmp_path / "model", quantization_config=settings)
         assert run(["digest", str(tmp_path / "model")]) == 0
         digests.append(capsys.readouterr().out)
     assert digests[0] == digests[1]
@@ -423,14 +416,13 @@ def test_a_last_group_may_be_shorter(rng, packing):
 
 @pytest.mark.parametrize("command", [("digest",), ("fingerprint", "--out", "a.fingerprint"), ("seedprint",)])
 @pytest.mark.parametrize("kind", ["config.json", "shapes", "no object", "quant_config.json"])
-def test_settings_that_contradict_each_other_are_one_sentence(tmp_path, rng, capsys, monkeypatch, command, kind):
+def test_settings_that_contradict_each_other_are_one_sentence(tmp_path, rng, refused, monkeypatch, command, kind):
     monkeypatch.chdir(tmp_path)
     write_gptq(tmp_path / "model", rng, bits=8)
     place = tmp_path / "model" / "quantize_config.json"
     settings = json.loads(place.read_text())
     if kind == "config.json":
-        path = tmp_path / "model" / "config.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": settings | {"bits": 4}}))
+        edit_config(tmp_path / "model", quantization_config=settings | {"bits": 4})
         words = (
             r"quantize_config.json has bits=8, but .*config.json \(quantization_config\) has bits=4: remove the file"
         )
@@ -444,8 +436,7 @@ def test_settings_that_contradict_each_other_are_one_sentence(tmp_path, rng, cap
         (place.parent / "quant_config.json").write_text('{"w_bit": 8, "q_group_size": 128}')
         words = "quant_config.json has group_size=128, but .*quantize_config.json has group_size=16"
     more = ("model",) if command == ("seedprint",) else ()
-    assert run([command[0], "model", *more, *command[1:]]) == 2
-    error = capsys.readouterr().err
+    error = refused([command[0], "model", *more, *command[1:]])
     assert error.count("\n") == 1 and re.search(words, error), error
 
 

@@ -34,9 +34,8 @@ def text(tmp_path):
         ([UNTRAINED, "--tokenizer", "bytes", "--lengths", "8,x"], "--lengths"),
     ],
 )
-def test_contradicting_sink_options_refused_in_one_sentence(arguments, words, text, capsys):
-    assert run(["sinks", *arguments, "--text", text, "--quiet"]) == 2
-    error = capsys.readouterr().err
+def test_contradicting_sink_options_refused_in_one_sentence(arguments, words, text, refused):
+    error = refused(["sinks", *arguments, "--text", text, "--quiet"])
     assert words in error
     assert error.count("\n") == 1, error
 

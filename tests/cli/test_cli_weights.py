@@ -8,6 +8,7 @@ import pytest
 from bornbiased_jax.checkpoints import export_hugging_face
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.lineage.evidence import KINDS, OUTPUTS
+from tests.fixtures.configs import edit_config
 from tests.lineage.descendants import config, descend, everything
 
 SIZES = dict(num_layers=2, d_model=48, d_ff=64, vocab_size=96)
@@ -43,9 +44,8 @@ def test_choices_are_labeled(seedprint, suspect):
         (["--num-permutations", "9"], "9 permutations are too few"),
     ],
 )
-def test_bad_weight_test_options_refused_by_name(suspect, capsys, arguments, reason):
-    assert run(["seedprint", suspect, suspect, *arguments, "--quiet"]) == 2
-    assert reason in capsys.readouterr().err
+def test_bad_weight_test_options_refused_by_name(suspect, refused, arguments, reason):
+    assert reason in refused(["seedprint", suspect, suspect, *arguments, "--quiet"])
 
 
 @pytest.mark.slow
@@ -87,8 +87,7 @@ def test_copies_by_file_and_by_seed(seedprint, suspect, tmp_path):
     copied = seedprint(suspect, str(tmp_path / "copy"))
     assert (copied["verdict"], copied["identity"]) == ("same-lineage", "files")
     assert copied["reason"] == "the two models' weight files are the same, byte for byte"
-    config = json.loads((tmp_path / "copy" / "config.json").read_text())
-    (tmp_path / "copy" / "config.json").write_text(json.dumps(config | {"rope_theta": 500.0}))
+    edit_config(tmp_path / "copy", rope_theta=500.0)
     for test in ("auto", "weights"):
         other = seedprint(suspect, str(tmp_path / "copy"), "--test", test)
         message = f"{other['reason']} {' '.join(other['notes'])}".lower()

@@ -57,9 +57,8 @@ def test_fractions_are_conditioned_on_the_table_where_there_is_one(shared, tmp_p
     assert ("given the one table" if shared else "with fresh embeddings") in capsys.readouterr().out
 
 
-def test_theory_of_a_text_is_refused_before_anything_is_read(capsys):
-    assert run(["probe", "preference", *PROBE, "--inputs", "text:missing.txt"]) == 2
-    assert "--theory predicts random inputs" in capsys.readouterr().err
+def test_theory_of_a_text_is_refused_before_anything_is_read(refused):
+    assert "--theory predicts random inputs" in refused(["probe", "preference", *PROBE, "--inputs", "text:missing.txt"])
 
 
 @pytest.mark.parametrize("model", [[*SMALL, "--set", "num_experts=2"], ["--checkpoint", "seed:0@mixtral-tiny"]])

@@ -124,10 +124,9 @@ EMPTY = [
 
 
 @pytest.mark.parametrize("argv", EMPTY, ids=lambda argv: argv[0])
-def test_an_empty_path_is_refused(argv, capsys, tmp_path, monkeypatch):
+def test_an_empty_path_is_refused(argv, refused, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert run(argv) == 2
-    assert "it is empty" in capsys.readouterr().err
+    assert "it is empty" in refused(argv)
     assert list(tmp_path.iterdir()) == []
 
 

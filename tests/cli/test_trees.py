@@ -122,10 +122,9 @@ def test_every_option_that_writes_is_here():
 
 
 @pytest.mark.parametrize("command", FOLDERS)
-def test_a_folder_of_other_things_is_refused_and_left_as_it_is(command, foreign, capsys):
+def test_a_folder_of_other_things_is_refused_and_left_as_it_is(command, foreign, refused):
     before = tree(foreign)
-    assert run([*words_of(command), str(foreign)]) == 2
-    error = capsys.readouterr().err
+    error = refused([*words_of(command), str(foreign)])
     assert error.count("\n") == 1 and str(foreign) in error
     assert tree(foreign) == before
 

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from bornbiased_jax.cli.main import run
 from bornbiased_jax.cli.options import swept_configs
 
 SMALL = "num_layers=1,num_heads=2,d_model=8,d_ff=8,vocab_size=300,max_seq_len=64"
@@ -79,13 +78,12 @@ ROWS = {
 
 
 @pytest.mark.parametrize(("call", "words"), ROWS.values(), ids=list(ROWS))
-def test_an_option_that_changes_nothing_is_refused(call, words, tmp_path, monkeypatch, capsys):
+def test_an_option_that_changes_nothing_is_refused(call, words, tmp_path, monkeypatch, refused):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.txt").write_text("the bird and the river under the sun\n" * 50)
     entry = {"path": "model.safetensors", "oid": "0" * 40}
     (tmp_path / "listing.json").write_text(json.dumps({"revisions": {"step0": [entry], "step1": [entry]}}))
-    assert run(call) == 2
-    error = capsys.readouterr().err
+    error = refused(call)
     assert words in error and error.count("\n") == 1, error
     assert sorted(path.name for path in tmp_path.iterdir()) == ["listing.json", "text.txt"]
 

@@ -129,10 +129,9 @@ QUERY = {"model.layers.0.self_attn.q_proj": (16, 16)}
         ({}, {}, "holds no matrix"),
     ],
 )
-def test_mismatched_peft_adapter_refused_in_one_sentence(sizes, config, sentence, tmp_path, capsys):
+def test_mismatched_peft_adapter_refused_in_one_sentence(sizes, config, sentence, tmp_path, refused):
     adapter(tmp_path / "lora", sizes, **config)
-    assert run(["derive", LLAMA, "--change", f"lora:{tmp_path / 'lora'}", "--out", str(tmp_path / "merged")]) == 2
-    message = capsys.readouterr().err
+    message = refused(["derive", LLAMA, "--change", f"lora:{tmp_path / 'lora'}", "--out", str(tmp_path / "merged")])
     assert sentence in message and message.count("\n") == 1
 
 

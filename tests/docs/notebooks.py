@@ -4,8 +4,6 @@ A notebook runs from top to bottom in an empty folder, as ``make docs`` runs it.
 for progress, and the digest of its code, so that a test can tell outputs of older code.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import sys

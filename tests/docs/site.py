@@ -1,7 +1,5 @@
 """``python -m tests.docs.site FOLDER``: links of a built site that lead nowhere, and what it would fetch."""
 
-from __future__ import annotations
-
 import sys
 from html.parser import HTMLParser
 from pathlib import Path

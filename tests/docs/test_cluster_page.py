@@ -3,7 +3,6 @@
 import importlib.util
 import os
 import shlex
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.test_doc_pages import ROOT, _blocks
+from tests.fixtures.programs import free_address
 
 pytestmark = pytest.mark.slow
 
@@ -73,10 +73,7 @@ def test_the_command_over_several_machines_runs_as_two_processes(tmp_path):
     (words,) = [words for words in commands() if "--coordinator" in words]
     words = [word.replace("fsdp=8", "fsdp=2") for word in small(words)]
     words = words[: words.index("--num-processes")] + SIZES
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        address = f"localhost:{probe.getsockname()[1]}"
-    several = ["--coordinator", address, "--num-processes", "2", "--process-id"]
+    several = ["--coordinator", free_address(), "--num-processes", "2", "--process-id"]
     for process in [called([*words, *several, str(rank)], tmp_path) for rank in range(2)]:
         _, error = process.communicate(timeout=300)
         assert process.returncode == 0, error.decode()

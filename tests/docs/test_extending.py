@@ -70,7 +70,6 @@ def test_a_change_passes_its_test(diff, tmp_path):
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 @pytest.mark.parametrize("diff", CHANGES, ids=lambda diff: diff.stem)
 def test_a_change_passes_the_tests_of_lists(diff, tmp_path):
     copy = scratch_copy(tmp_path / "project")

@@ -73,7 +73,6 @@ def test_links_of_a_notebook_lead_to_files(path):
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 @pytest.mark.parametrize("path", notebooks.PATHS, ids=lambda path: path.stem)
 def test_a_notebook_runs(path):
     if not notebooks.runs_here(path):

@@ -168,7 +168,6 @@ def test_stories260k_tells_the_story_of_the_c_program(reference_model):
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 def test_babyllama_speaks_as_well(reference_model):
     checkpoint = open_checkpoint(reference_model("babyllama/tok105_model5000.bin"))
     _, text = generate_text(checkpoint, "Once upon a time", 60)
@@ -176,7 +175,6 @@ def test_babyllama_speaks_as_well(reference_model):
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 def test_smollm2_knows_a_capital():
     path = find_smollm2()
     if path is None:

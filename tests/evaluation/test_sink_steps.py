@@ -16,7 +16,6 @@ from tests.training.small_run import CFG, make
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 def test_sink_rate_by_step_from_initialization(place, tmp_path, capsys):  # noqa: F811
     pretrain(make(place, "followed", steps=4))
     folder, target = str(place / "followed"), tmp_path / "sinks.json"

@@ -1,7 +1,5 @@
 """Logits and captured activations of every architecture that the configuration can express."""
 
-from __future__ import annotations
-
 import functools
 
 import jax

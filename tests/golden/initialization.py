@@ -3,8 +3,6 @@
 Weights are drawn in a process of their own that compiles as users do: the last bit of a normal draw is the compiler's.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

@@ -4,8 +4,6 @@ Each pair is judged by the battery and by every test of weights and of outputs; 
 initializations as well. Everything goes through the command line, whose options and JSON keys are frozen.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os

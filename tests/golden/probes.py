@@ -1,7 +1,5 @@
 """Records of `probe` on untrained models: top-1 tokens, contraction vectors, several sweeps of the same seeds."""
 
-from __future__ import annotations
-
 import functools
 from typing import Literal
 

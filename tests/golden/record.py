@@ -6,8 +6,6 @@ ids, key sets. Floats and lists of floats are compared within the module's ``TOL
 the machine and on the compiler. Values lie in ``values/MODULE.json``.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Predictions of every preset, and theory at fifty random architectures, lengths and numbers of inputs."""
 
-from __future__ import annotations
-
 import functools
 
 import numpy as np

@@ -4,8 +4,6 @@ Everything goes through the command line, whose options and JSON keys are frozen
 the same on every machine, and read as bytes.
 """
 
-from __future__ import annotations
-
 import atexit
 import functools
 import json

@@ -1,7 +1,5 @@
 """Small models whose weights are fingerprinted, with scales and biases as training might leave them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Weights that are rounded to 8 bits as quantizers do it, symmetric and with zero points."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import ml_dtypes

@@ -1,7 +1,5 @@
 """Verdicts on two fingerprints: invariances and evasions, and what no seed decided is no evidence."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools
@@ -193,7 +191,6 @@ def test_coordinates_negated_at_random_are_not_taken_for_common_ones():
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 def test_p_of_matched_neurons_is_calibrated_where_tables_are_copied():
     """Tables choose where neurons are matched, and tell nothing of which neuron is which."""
     cfg = preset("llama-tiny", num_layers=1, num_heads=4, d_model=64, d_ff=64, vocab_size=256)

@@ -1,7 +1,5 @@
 """Evidence of two fingerprints: calibrated on unrelated sketches, bounds never below exact p, labels that leave."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from types import SimpleNamespace

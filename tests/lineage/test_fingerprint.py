@@ -1,7 +1,5 @@
 """Fingerprints of weights: each sketch against its definition, its symmetries, and the file."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import re

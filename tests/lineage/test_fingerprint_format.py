@@ -1,7 +1,5 @@
 """Fingerprints of weights: what no seed decided, digests, the file and its size."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

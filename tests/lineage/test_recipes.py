@@ -3,8 +3,6 @@
 Every suspect gets noise after its recipe, as training on would give it: nothing is left equal bit for bit.
 """
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -18,6 +16,7 @@ from bornbiased_jax.lineage.battery import Options
 from bornbiased_jax.lineage.evidence import MATCHED, RAW_NEURONS, TOKEN_HEADS, TOKEN_NEURONS
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.weights_verdict import auto_verdict
+from tests.fixtures.configs import edit_config
 from tests.lineage.fingerprinted import Labeled
 from tests.lineage.test_battery import decided_by, drawn, hadamard, printed, quick, unrelated_pair, z_of
 
@@ -161,10 +160,8 @@ def written_as_llama(seed, folder):
     draws = np.random.default_rng(100 + seed)
     cfg, arrays = drawn(seed, "qwen-tiny", num_kv_heads=4, head_dim=16)
     export_hugging_face(cfg, models.unflatten(noisy(arrays, draws)), folder)
-    config = json.loads((folder / "config.json").read_text())
-    assert config["model_type"] == "qwen2"
-    config |= {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "attention_bias": True}
-    (folder / "config.json").write_text(json.dumps(config))
+    assert json.loads((folder / "config.json").read_text())["model_type"] == "qwen2"
+    edit_config(folder, model_type="llama", architectures=["LlamaForCausalLM"], attention_bias=True)
     tensors = load_file(folder / "model.safetensors")
     for block in range(cfg.num_layers):
         tensors[f"model.layers.{block}.self_attn.o_proj.bias"] = np.zeros(cfg.d_model, np.float32)

@@ -1,9 +1,5 @@
 """Files in 8 and in 16 bits that are equal to their originals after rounding, tensor by tensor."""
 
-from __future__ import annotations
-
-import json
-
 import ml_dtypes
 import numpy as np
 import pytest
@@ -11,6 +7,7 @@ import safetensors.numpy
 
 from bornbiased_jax.checkpoints.by_role import read_by_role
 from bornbiased_jax.lineage.same_model import tensor_difference
+from tests.fixtures.configs import edit_config
 from tests.lineage.rounded import WITH_ZERO, bfloat16, by_squares
 
 
@@ -26,8 +23,7 @@ def written(folder, name, change, **config):
     for key, array in tensors.items():
         made |= change(key, array) if array.ndim == 2 and "layers" in key else {key: array}
     safetensors.numpy.save_file({key: np.ascontiguousarray(array) for key, array in made.items()}, path)
-    settings = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(settings | config))
+    edit_config(folder, **config)
     return read_by_role(folder)
 
 

@@ -1,7 +1,5 @@
 """Weights that are equal after rounding to 8 bits, with the scales and zero points that quantized files have."""
 
-from __future__ import annotations
-
 import itertools
 
 import ml_dtypes

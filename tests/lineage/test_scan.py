@@ -1,7 +1,5 @@
 """One fingerprint against many: related bases found, the others screened, a store's index held against its files."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -175,7 +173,6 @@ def test_a_model_is_scanned_against_the_builtin_store(capsys, tmp_path):
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 def test_the_builtin_store_knows_smollm2(tmp_path):
     """The file from the package index, and a noisy copy of it with its blocks at other places."""
     path = find_smollm2()

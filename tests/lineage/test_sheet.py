@@ -1,7 +1,5 @@
 """Popular statistics of a pair next to unrelated models: what they are for copies, and that they change no verdict."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from types import SimpleNamespace
@@ -48,6 +46,7 @@ from bornbiased_jax.lineage.sheet_statistics import (
 )
 from bornbiased_jax.results.sheet_tables import number_text, place_text, sheet_listings, value_text
 from bornbiased_jax.text.bpe import train_bpe
+from tests.fixtures.configs import edit_config
 from tests.lineage.descendants import config, descend, edited, reader, rotated
 
 CFG = config(num_layers=2, d_model=64, d_ff=96, qkv_bias=True)
@@ -271,17 +270,11 @@ def test_every_statistic_without_a_value_says_why():
     assert rows["embedding_cosine"].value is not None and rows["embedding_cosine"].place is None
 
 
-def other_config(folder, **changes):
-    """Write a model's configuration with other fields, and one that no model here has."""
-    content = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**content, **changes}))
-
-
 def test_fields_of_both_configurations_are_counted_and_named_whatever_the_models(tmp_path):
     folders = [tmp_path / name for name in ("base", "suspect")]
     for seed, folder in enumerate(folders, 1):
         export_hugging_face(CFG, init_seed(CFG, seed), folder)
-    other_config(folders[1], rope_theta=5e5, text_config={"use_cache": True})
+    edit_config(folders[1], rope_theta=5e5, text_config={"use_cache": True})
     # As models that this package does not run, then by the settings that it reads.
     named = [read_by_names(folder) for folder in folders]
     runnable = [open_checkpoint(str(folders[0]))] * 2

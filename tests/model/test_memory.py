@@ -2,8 +2,6 @@
 
 import functools
 import resource
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +9,6 @@ import pytest
 
 from bornbiased_jax import hardware, parallel
 from bornbiased_jax.checkpoints import open_checkpoint
-from bornbiased_jax.cli.main import run
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.generation import generate
@@ -34,6 +31,7 @@ from bornbiased_jax.training.memory import memory_needed
 from bornbiased_jax.training.optimizer import make_optimizer
 from bornbiased_jax.training.program import abstract_state
 from bornbiased_jax.training.throughput import flops_per_token
+from tests.fixtures.programs import run_python
 
 SIZES = dict(num_layers=2, vocab_size=512)
 
@@ -212,12 +210,11 @@ HUGE = {
 
 
 @pytest.mark.parametrize("line", HUGE)
-def test_memory_checked_before_allocation(line, capsys, tmp_path, monkeypatch):
+def test_memory_checked_before_allocation(line, refused, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(hardware, "available_memory", lambda: 16 * hardware.GIB)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert run(line.split()) == 2
-    err = capsys.readouterr().err
+    err = refused(line.split())
     # A note on widths may come before the sentence.
     *notes, sentence = err.splitlines()
     assert sentence.startswith("bornbiased: ") and HUGE[line] in sentence
@@ -232,5 +229,4 @@ def test_a_limit_of_the_process_counts():
         "size = 2**33; resource.setrlimit(resource.RLIMIT_AS, (size, size));"
         "print(hardware.available_memory() < size)"
     )
-    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert child.stdout == "True\n"
+    assert run_python(code) == "True\n"

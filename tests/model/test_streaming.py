@@ -256,13 +256,12 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("line", REFUSED)
-def test_unstreamable_models_refused(line, tmp_path, monkeypatch, capsys):
+def test_unstreamable_models_refused(line, tmp_path, monkeypatch, refused):
     monkeypatch.chdir(tmp_path)
     Path("thesis.txt").write_text("mine")
     Path("full").mkdir()
     Path("full/thesis.txt").write_text("mine")
-    assert run(line.split()) == 2
-    message = capsys.readouterr().err
+    message = refused(line.split())
     assert REFUSED[line] in message and message.count("\n") == 1
 
 
@@ -281,7 +280,6 @@ def _full(*unused):
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 def test_a_killed_command_is_typed_again_and_goes_on(tmp_path):
     """By SIGKILL, between two blocks or in the middle of one, again and again until the command comes through."""
     ref = "seed:1@llama-tiny,num_layers=24,d_model=64,num_heads=2,num_kv_heads=2,d_ff=96,vocab_size=300"

@@ -1,9 +1,6 @@
 """The probing of untrained models end to end: against counting by hand, and whatever the layout."""
 
 import json
-import os
-import subprocess
-import sys
 
 import jax
 import numpy as np
@@ -17,6 +14,7 @@ from bornbiased_jax.probes.inputs import parse_inputs
 from bornbiased_jax.probes.observe import observe
 from bornbiased_jax.probes.run import ProbeOptions, probe
 from bornbiased_jax.probes.subject import from_weights, untrained
+from tests.fixtures.programs import run_python
 from tests.tiers import nightly_except
 
 CFG = preset("gpt2-tiny", num_layers=3, d_model=32, num_heads=4, d_ff=128, vocab_size=97)
@@ -123,12 +121,8 @@ print(json.dumps(peaks))
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 def test_memory_grows_neither_with_inputs_nor_with_seeds():
-    env = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    process = subprocess.run([sys.executable, "-c", MEMORY], env=env, capture_output=True, text=True, timeout=300)
-    assert process.returncode == 0, process.stderr
-    first, inputs, seeds = json.loads(process.stdout)
+    first, inputs, seeds = json.loads(run_python(MEMORY, JAX_PLATFORMS="cpu"))
     # In KiB. The states of 4,096 sequences would take 32 MiB a layer in float32 and their N² cosines 64 MiB;
     # sixty more models 35 MiB. What may grow is the interpreter's own: 16 MiB.
     assert inputs - first < 16 * 1024

@@ -4,8 +4,6 @@ The page is that of ``make demo``, or the one that is named, at the widths and s
 Chromium takes the pictures; no test compares them, since fonts differ from machine to machine.
 """
 
-from __future__ import annotations
-
 import html
 import itertools
 import shutil

@@ -1,10 +1,8 @@
 """Results in Python: the records hold what commands write, say it, show it and draw it."""
 
 import dataclasses
-import subprocess
 import sys
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 from matplotlib.figure import Figure
@@ -15,6 +13,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.verdict import undefined
 from bornbiased_jax.prediction import predict
 from bornbiased_jax.training import from_schedule, pretrain
+from tests.fixtures.programs import run_python
 
 CFG = preset("gpt2-tiny", num_layers=2, d_model=32, d_ff=64, num_heads=2, vocab_size=64, init="normal-0.02")
 SIZES = dict(seeds=[0, 1, 2], seq_len=8, num_inputs=60)
@@ -216,6 +215,4 @@ def test_run_without_metrics_reported(tmp_path):
 def test_importing_results_waits_for_neither_optax_nor_matplotlib():
     modules = ("matplotlib", "optax")
     code = f"import sys, bornbiased_jax.results; print([name for name in {modules} if name in sys.modules])"
-    root = Path(__file__).resolve().parents[2]
-    process = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
-    assert process.stdout.strip() == "[]"
+    assert run_python(code).strip() == "[]"

@@ -3,8 +3,6 @@
 Faults are printed and added to the corpus, which ``make test`` runs.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import sys

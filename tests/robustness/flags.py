@@ -1,7 +1,5 @@
 """Every option of every command by the extreme values of its type, on calls that are done in a moment."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import functools

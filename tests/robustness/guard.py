@@ -1,7 +1,5 @@
 """Limits of memory and time for one case, and the form of a refusal."""
 
-from __future__ import annotations
-
 import contextlib
 import resource
 import signal

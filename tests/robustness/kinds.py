@@ -1,7 +1,5 @@
 """Every kind of file that is read: how a small good one is made, which file of it is corrupted, and who reads it."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json

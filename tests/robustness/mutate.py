@@ -1,7 +1,5 @@
 """Damage to files: cut, flipped and inserted bytes; in JSON extreme values, and names that are missing or double."""
 
-from __future__ import annotations
-
 import json
 import random
 import struct

@@ -1,7 +1,5 @@
 """What the project keeps for itself next to a user's files: markers, passes block by block, tokens, values, records."""
 
-from __future__ import annotations
-
 import functools
 import json
 import tempfile

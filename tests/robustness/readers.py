@@ -1,7 +1,5 @@
 """Read one corrupted file, and say what is wrong with how it was read."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib

@@ -1,7 +1,5 @@
 """Kinds of weight files that are read by the names of their tensors: pickles, quantized tensors, shards, adapters."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import struct

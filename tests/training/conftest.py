@@ -1,7 +1,5 @@
 """A text to train on, and a signal at a step: what tests of whole runs share."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import signal

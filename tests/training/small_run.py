@@ -1,7 +1,5 @@
 """A small run of two byte models: its settings, the same as a command, and what it left."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from bornbiased_jax.config import preset

@@ -16,10 +16,13 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.audit.audit import audit_folder
 from bornbiased_jax.model.adapters import lora, merge, prefix, prefix_plus
 from bornbiased_jax.parameters import flatten
-from bornbiased_jax.training import PretrainConfig, begin, pretrain, setup
+from bornbiased_jax.training import begin, pretrain, setup
 from bornbiased_jax.training.initial import check_initial
 from bornbiased_jax.training.metrics import read_metrics
 from tests.tiers import nightly_except
+from tests.training import small_run
+
+pytestmark = pytest.mark.slow
 
 REFERENCE = "seed:3@llama-tiny,num_layers=2,num_heads=2,d_model=32,d_ff=48,vocab_size=256"
 CFG = preset("llama-tiny", num_layers=2, num_heads=2, d_model=32, d_ff=48, vocab_size=256)
@@ -28,13 +31,10 @@ BASE = open_checkpoint(REFERENCE)
 
 
 def make(place, name, method, **changes):
-    base = dict(
-        model=CFG, data=str(place / "story.txt"), tokenizer="bytes", out=str(place / name), seeds=(5, 6), context=16,
-        batch_size=4, steps=8, warmup=1, checkpoint_every=4, token_cache=str(place / "tokens"), tensorboard=False,
-        eval_sequences=6, quiet=True, init_from=REFERENCE, adapter=ADAPTERS[method], learning_rate=1e-2,
-        min_learning_rate=0.0, weight_decay=0.0,
-    )  # fmt: skip
-    return PretrainConfig(**{**base, **changes})
+    """The small run of an adapter."""
+    base = dict(model=CFG, seeds=(5, 6), steps=8, warmup=1, checkpoint_every=4, eval_sequences=6, init_from=REFERENCE)
+    rates = dict(learning_rate=1e-2, min_learning_rate=0.0, weight_decay=0.0)
+    return small_run.make(place, name, **{**base, **rates, "adapter": ADAPTERS[method], **changes})
 
 
 def train(config):
@@ -56,7 +56,6 @@ def calm(place, request):
     return request.param, config, train(config)
 
 
-@pytest.mark.slow
 def test_adapter_learns_and_base_stays_frozen(calm):
     method, config, summary = calm
     opened = open_checkpoint(f"{config.out}@seed=6")
@@ -85,7 +84,6 @@ def test_adapter_learns_and_base_stays_frozen(calm):
 
 
 @pytest.mark.as_users
-@pytest.mark.slow
 def test_stopped_adapter_run_resumes_bitwise(calm, place, signal_at):
     method, config, summary = calm
     other = make(place, f"stopped-{method}", method)
@@ -99,7 +97,6 @@ def test_stopped_adapter_run_resumes_bitwise(calm, place, signal_at):
     assert losses[0] == losses[1]
 
 
-@pytest.mark.slow
 def test_in_memory_and_with_seeds_at_once(calm, place):
     """The loss of the first step is that of the run, whatever the order of sums."""
     method, config, _ = calm
@@ -117,7 +114,6 @@ def test_in_memory_and_with_seeds_at_once(calm, place):
         begin(make(place, "unused", method))
 
 
-@pytest.mark.slow
 def test_corrupted_or_mismatched_adapter_run_refused(place, calm):
     method, config, _ = calm
     broken = place / f"broken-{method}"
@@ -142,7 +138,6 @@ def test_corrupted_or_mismatched_adapter_run_refused(place, calm):
         make(place, "mesh", method, mesh="data=2")
 
 
-@pytest.mark.slow
 def test_what_a_killed_call_left_is_not_taken_for_this_runs(place):
     """Killed before its record was written: the model and the tokenizer that lie there may be another run's."""
     folder = place / "killed"
@@ -156,7 +151,6 @@ def test_what_a_killed_call_left_is_not_taken_for_this_runs(place):
         (folder / "tokenizer" / "tokenizer.json").write_text("{")
 
 
-@pytest.mark.slow
 def test_an_audit_takes_no_frozen_tensor_for_a_copy(calm):
     """Two seeds, three checkpoints each on one model: all begin as that model, and none is a copy of another.
 

@@ -1,7 +1,5 @@
 """Parts of a batch on the cores of one CPU: the same update, the same bits at every call."""
 
-from __future__ import annotations
-
 import functools
 
 import jax

@@ -129,7 +129,6 @@ def test_muon_of_stacked_blocks_is_muon_of_each_matrix():
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 def test_muon_learns_and_resumes_to_the_same_bits(tmp_path):
     (tmp_path / "text.txt").write_text("the river under a stone bird and the sun\n\n" * 80)
     runs = []

@@ -2,10 +2,8 @@
 
 import csv
 import dataclasses
-import os
 import resource
 import shutil
-import subprocess
 import sys
 import threading
 import time
@@ -26,11 +24,11 @@ from bornbiased_jax.training.checkpoint import checkpoint_steps, find_steps
 from bornbiased_jax.training.initial import check_initial
 from bornbiased_jax.training.metrics import CSV_FILE, TensorBoardLogger, json_line, resumed_loggers
 from bornbiased_jax.training.train import _progress
+from tests.fixtures.programs import run_python
 from tests.test_keys import SETTINGS
 from tests.training import small_run
 from tests.training.small_run import flip, losses
 
-ROOT = Path(__file__).resolve().parents[2]
 CFG = preset("llama-tiny", num_layers=1, num_heads=2, d_model=32, d_ff=48, vocab_size=256)
 
 
@@ -55,10 +53,7 @@ from bornbiased_jax.training import pretrain
 from tests.training import small_run
 print(pretrain(small_run.make(Path({str(place)!r}), "set"))["digests"])
 """
-    environment = {**os.environ, **SETTINGS, "PYTHONPATH": str(ROOT)}
-    process = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
-    assert process.returncode == 0, process.stderr
-    assert process.stdout.split("\n")[-2] == str(plain["digests"])
+    assert run_python(program, **SETTINGS).split("\n")[-2] == str(plain["digests"])
 
 
 def test_resumed_run_has_one_event_file_with_every_step_once(tmp_path):

@@ -1,7 +1,5 @@
 """What a run does when something around it is not as it should be: limits, other processes, other weights."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import errno

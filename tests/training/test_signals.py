@@ -16,8 +16,9 @@ from bornbiased_jax.training.stop import PATIENCE
 from tests.tiers import nightly_except
 from tests.training.small_run import make, words
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_a_run_stopped_between_two_lines_still_logs(place, signal_at, capsys):
     signal_at(3)
     assert command(words(place, "seldom", "--log-every", "100", "--tokenizer", "bytes")) == 143
@@ -34,7 +35,6 @@ SIGNALS = nightly_except(
 )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number, expected", SIGNALS)
 def test_signals_before_training(place, monkeypatch, number, expected):
     real = train.compile_step
@@ -52,7 +52,6 @@ def test_signals_before_training(place, monkeypatch, number, expected):
     assert pretrain(config)["finished"]
 
 
-@pytest.mark.slow
 def test_an_interrupt_that_was_lost_stops_before_the_first_step(place, monkeypatch):
     """Some callbacks swallow exceptions."""
     real = train.compile_step
@@ -69,7 +68,6 @@ def test_an_interrupt_that_was_lost_stops_before_the_first_step(place, monkeypat
     assert find_steps(Path(config.out)) == [0] and not read_metrics(config.out)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number, expected", SIGNALS)
 def test_a_signal_while_a_checkpoint_is_read_waits_for_it(place, monkeypatch, number, expected, capsys):
     """Orbax answers any exception within its reading of metadata as if there were none."""
@@ -92,7 +90,6 @@ def test_a_signal_while_a_checkpoint_is_read_waits_for_it(place, monkeypatch, nu
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 def test_many_interrupts_break_off_even_the_reading(place, monkeypatch):
     config, reads = make(place, "stuck"), []
     pretrain(config)
@@ -109,7 +106,6 @@ def test_many_interrupts_break_off_even_the_reading(place, monkeypatch):
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 def test_metadata_that_cannot_be_read_are_left_to_the_reading(place, monkeypatch):
     config = make(place, "unread")
     full = pretrain(config)
@@ -122,7 +118,6 @@ def test_metadata_that_cannot_be_read_are_left_to_the_reading(place, monkeypatch
     assert again["resumed_from"] == 6 and again["digests"] == full["digests"]
 
 
-@pytest.mark.slow
 def test_signals_while_saving_wait_for_it(place, monkeypatch, signal_at):
     signal_at(3)
     real, waits = Checkpointer.wait, []

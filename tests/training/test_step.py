@@ -1,7 +1,5 @@
 """One update: what it measures, and the checkpoint that keeps it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import jax

@@ -1,6 +1,5 @@
 """Audits of folders: each thing that users of published suites reported, named; nothing found in clean ones."""
 
-import json
 import re
 import shutil
 from types import SimpleNamespace
@@ -20,6 +19,7 @@ from bornbiased_jax.lineage.audit.scheme import _deviations
 from bornbiased_jax.lineage.audit.summary import moments_of
 from bornbiased_jax.lineage.audit.ties import _equal_matrices
 from bornbiased_jax.parameters import unflatten
+from tests.fixtures.configs import edit_config
 from tests.fixtures.gguf_files import convert
 from tests.fixtures.suites import CFG, drifted, initialization, kinds, only, trajectory, write, write_suite
 from tests.tiers import nightly_except
@@ -228,8 +228,7 @@ def test_untrained_model_with_another_standard_deviation(stated, tmp_path):
     write(tmp_path, "step0", flat)
     write(tmp_path, "step100", drifted(flat, 3))
     if stated is not None:
-        config = json.loads((tmp_path / "step0" / "config.json").read_text())
-        (tmp_path / "step0" / "config.json").write_text(json.dumps(config | {"initializer_range": stated}))
+        edit_config(tmp_path / "step0", initializer_range=stated)
     report = audit_folder(tmp_path)
     wrong = only(report, "init-law")
     assert wrong["subjects"] == ["step0"] and wrong["p_value"] < 0.01 and not report["clean"]
@@ -242,8 +241,7 @@ def test_a_stated_range_is_what_counts(tmp_path):
     flat = {path: leaf * np.float32(1.0 if "scale" in path else 2.0) for path, leaf in initialization(1).items()}
     write(tmp_path, "step0", flat)
     assert kinds(audit_folder(tmp_path)) == {"init-law"}
-    config = json.loads((tmp_path / "step0" / "config.json").read_text())
-    (tmp_path / "step0" / "config.json").write_text(json.dumps(config | {"initializer_range": 0.04}))
+    edit_config(tmp_path / "step0", initializer_range=0.04)
     assert audit_folder(tmp_path)["clean"]
 
 

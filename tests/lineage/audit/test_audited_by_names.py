@@ -15,6 +15,7 @@ from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.audit.audit import audit_folder
 from bornbiased_jax.results.lineage_reports import Audit
+from tests.fixtures.configs import edit_config
 from tests.fixtures.gguf_files import convert
 from tests.fixtures.suites import CFG, drifted, initialization, kinds, only, trajectory, write
 from tests.tiers import nightly_except
@@ -190,8 +191,7 @@ def test_a_copy_whose_experts_are_read_one_by_one_is_whole(tmp_path):
     for step, flat in trajectory(1, cfg=cfg, steps=STEPS[:3]).items():
         place = write(tmp_path, f"step{step}", flat, cfg)
     shutil.copytree(place, tmp_path / "step300")
-    config = json.loads((place / "config.json").read_text())
-    (tmp_path / "step300" / "config.json").write_text(json.dumps(config | {"a_field_of_its_own": 1}))
+    edit_config(tmp_path / "step300", a_field_of_its_own=1)
     report = audit_folder(tmp_path)
     copy = only(report, "duplicate")
     assert copy["subjects"] == ["step200", "step300"] and "the same files" in copy["text"]
@@ -216,8 +216,7 @@ def test_a_refused_configuration_has_a_digest_that_its_fields_do_not_change(kind
         (refused, {}),
         (refused, {"rope_scaling": {"rope_type": "dynamic", "factor": 2}}),
     ):
-        config = json.loads((place / "step0" / "config.json").read_text())
-        (place / "step0" / "config.json").write_text(json.dumps(config | more))
+        edit_config(place / "step0", **more)
         assert run(["digest", str(place / "step0")]) == 0
         digests.append(capsys.readouterr().out.strip())
     assert all(len(digest) == 64 for digest in digests) and digests[1] == digests[2]
@@ -294,6 +293,5 @@ def test_initial_weights_of_transformers_are_drawn_as_it_states(name, tmp_path):
 
 def test_a_standard_deviation_beyond_all_numbers_is_none(tmp_path):
     place = write(tmp_path, "step0", initialization(1))
-    config = json.loads((place / "config.json").read_text()) | {"initializer_range": 10**400}
-    (place / "config.json").write_text(json.dumps(config))
+    edit_config(place, initializer_range=10**400)
     assert audit_folder(tmp_path)["findings"] == []

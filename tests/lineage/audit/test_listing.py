@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from bornbiased_jax.cli.main import run
 from bornbiased_jax.lineage.audit.gaps import missing_steps
 from bornbiased_jax.lineage.audit.labels import at_step, read_label
 from bornbiased_jax.lineage.audit.listing import audit_listing, is_weights
@@ -105,11 +104,10 @@ def test_a_first_step_at_a_learning_rate_of_0_is_named_and_no_defect(copies, kin
         ("{", "not readable as JSON"),
     ],
 )
-def test_invalid_listing_refused(content, sentence, tmp_path, capsys):
+def test_invalid_listing_refused(content, sentence, tmp_path, refused):
     path = tmp_path / "listing.json"
     path.write_text(content)
-    assert run(["audit", str(path)]) == 2
-    message = capsys.readouterr().err
+    message = refused(["audit", str(path)])
     assert sentence in message and message.count("\n") == 1
 
 
