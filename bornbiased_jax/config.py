@@ -462,5 +462,6 @@ def check_config(cfg: object) -> ModelConfig:
         InputError: it is something else, such as the name of a preset.
     """
     if not isinstance(cfg, ModelConfig):
-        raise InputError(f"{cfg!r} is no ModelConfig: give one, as preset('gpt2-tiny') returns")
+        value = repr(cfg) if isinstance(cfg, str | int | float) else f"a {type(cfg).__name__}"
+        raise InputError(f"{value} is no ModelConfig: give one, as preset('gpt2-tiny') returns")
     return cfg

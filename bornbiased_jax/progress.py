@@ -84,7 +84,7 @@ def bar(
     Bars may nest: on a terminal the inner ones stand below the outer one while they run.
 
     Args:
-        total: how many units there are, or None where that is unknown.
+        total: how many units there are, or None where that is unknown; of 0 nothing is shown.
         label: what is being done ("sweep", "table1").
         unit: what is counted, in the plural ("sequences").
         quiet: show nothing.
@@ -95,7 +95,7 @@ def bar(
         >>> with bar(3, "counting", quiet=True) as advance:
         ...     advance(2)
     """
-    if quiet or _quiet:
+    if quiet or _quiet or total == 0:
         yield Bar(lambda _n, _is_prior: None)
         return
     meter = _Meter(total, unit, completed, timed)
@@ -217,7 +217,8 @@ class _Meter:
         rate = self.rate()
         parts = [f"{self.count()} in {duration(_clock() - self._began)}"]
         if rate is not None:
-            parts.append(_speed(rate, self.unit))
+            once_compiled = " once compiled" if self.unit in COMPILED else ""
+            parts.append(f"{_speed(rate, self.unit)}{once_compiled}")
         return ", ".join(parts)
 
 

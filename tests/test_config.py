@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bornbiased_jax.config import FIELDS, PRESETS, TYPES, ModelConfig, parse_setting, preset
+from bornbiased_jax.config import FIELDS, PRESETS, TYPES, ModelConfig, check_config, parse_setting, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import parameter_shapes
 from bornbiased_jax.parameters import count_parameters
@@ -127,3 +127,8 @@ def test_numbers_of_numpy_are_numbers_and_its_flags_are_none():
     assert within(Layers, np.int64(8), "num_layers") == 8 and type(within(Layers, np.int64(8), "num_layers")) is int
     with pytest.raises(InputError, match="num_layers=.*is not an integer from 1 to 10,000"):
         within(Layers, np.bool_(True), "num_layers")
+
+
+def test_parameters_in_place_of_a_configuration_are_named_by_their_type():
+    with pytest.raises(InputError, match=r"^a dict is no ModelConfig: give one"):
+        check_config({"embed": list(range(1000))})

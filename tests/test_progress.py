@@ -41,8 +41,14 @@ def test_plain_lines_come_at_most_every_ten_seconds_and_once_at_the_end(clock, c
     assert err.splitlines() == [
         "sweep: 40 of 100 sequences, 4.0 sequences/s, 15 s left",
         "sweep: 80 of 100 sequences, 4.0 sequences/s, 5.0 s left",
-        "sweep: 100 of 100 sequences in 25 s, 4.0 sequences/s",
+        "sweep: 100 of 100 sequences in 25 s, 4.0 sequences/s once compiled",
     ]
+
+
+def test_a_job_without_work_says_nothing(capsys):
+    with progress.bar(0, "distances", unit="pairs"):
+        pass
+    assert capsys.readouterr().err == ""
 
 
 def test_a_short_job_says_one_line(clock, capsys):
@@ -83,7 +89,7 @@ def test_rate_excludes_chunks_already_stored(clock, capsys):
         advance.kept(479)
     assert capsys.readouterr().err.splitlines() == [
         "sweep: 521 of 1,000 sequences, 2.0 sequences/s, 4 min 00 s left",
-        "sweep: 1,000 of 1,000 sequences in 13 s, 2.0 sequences/s",
+        "sweep: 1,000 of 1,000 sequences in 13 s, 2.0 sequences/s once compiled",
     ]
 
 
@@ -187,7 +193,7 @@ def test_compilation_shown_and_excluded_from_rate(clock, capsys):
         clock.now += 1
         meter.add(2)
     assert meter.text() == "10 of 50 sequences, 2.0 sequences/s, 20 s left"
-    assert meter.closing() == "10 of 50 sequences in 1 min 44 s, 2.0 sequences/s"
+    assert meter.closing() == "10 of 50 sequences in 1 min 44 s, 2.0 sequences/s once compiled"
     # Nothing is compiled where all was there before.
     meter = progress._Meter(50, "sequences", 0)
     meter.add(50, is_prior=True)

@@ -92,10 +92,7 @@ class Evaluation(RecordResult):
         if value["training_text"] is None and value.get("step"):
             sentences.append("Whether the run was trained on this text is not known.")
         if value["training_text"] and value.get("step", 1):
-            sentences.append(
-                "The run was trained on this text: the number says how well it is remembered, not how well text is "
-                "modeled."
-            )
+            sentences.append("The run was trained on this text: the number does not say how well it predicts new text.")
         return sentences
 
     def tables(self) -> list[Listing]:

@@ -178,3 +178,15 @@ def test_missing_text_refused_before_any_experiment(tmp_path, refused):
     command = ["reproduce", "table1", "--scale", "smoke", "--out", str(out), "--data", str(tmp_path / "none.txt")]
     assert "none.txt does not exist" in refused([*command, "--quiet"])
     assert not out.exists()
+
+
+def test_a_mistyped_command_is_answered_with_the_nearest(capsys):
+    assert run(["seedprnt", "a", "b"]) == 2
+    assert "Did you mean 'seedprint'?" in capsys.readouterr().err
+
+
+def test_plot_of_one_seed_is_sent_to_the_run(tmp_path, capsys):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "run.json").write_text("{}")
+    assert run(["plot", str(tmp_path / "a@seed=0")]) == 2
+    assert f"it has no run.json: name {tmp_path / 'a'}\n" in capsys.readouterr().err

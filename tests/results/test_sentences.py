@@ -206,8 +206,8 @@ def evaluated(**changes):
 
 
 def test_perplexity_sentence_warns_of_training_text():
-    assert "remembered" in run_reports.Evaluation(evaluated(training_text=True)).summary()[-1]
-    assert "remembered" not in " ".join(run_reports.Evaluation(evaluated()).summary())
+    assert "new text" in run_reports.Evaluation(evaluated(training_text=True)).summary()[-1]
+    assert "new text" not in " ".join(run_reports.Evaluation(evaluated()).summary())
     # An initialization has been trained on nothing yet.
     assert len(run_reports.Evaluation(evaluated(training_text=True, step=0)).summary()) == 2
     assert "as among 9.04 equally likely" in run_reports.Evaluation(evaluated()).summary()[0]

@@ -107,7 +107,9 @@ def read_run(folder: Path | str) -> RunRecord:
     """
     folder = io.user_path(folder)
     if not (folder / RUN_FILE).is_file():
-        raise InputError(f"{folder} is not a pretraining run, it has no {RUN_FILE}: check the path")
+        run, at, _ = str(folder).rpartition("@")
+        remedy = f"name {run}" if at and (Path(run) / RUN_FILE).is_file() else "check the path"
+        raise InputError(f"{folder} is not a pretraining run, it has no {RUN_FILE}: {remedy}")
     content: RunRecord = io.read_json(folder / RUN_FILE)
     place = str(folder / RUN_FILE)
     schema.check(RunRecord, content, place, "it was edited or corrupted, or is of another version")
