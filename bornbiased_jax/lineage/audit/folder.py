@@ -290,7 +290,7 @@ def _file(path: Path, root: Path, pattern: re.Pattern[str] | None) -> Iterator[I
         parse_ref(path)
     except InputError as error:
         if "is a pickle" not in str(error):
-            yield Finding("unreadable", (name,), f"{name} is no checkpoint: {error}.")
+            yield Finding("unreadable", (name,), f"{error}.")
         elif is_weights(name):
             yield _pickled(Item(name, label, str(path.parent), (path,), file=path.name))
         else:
