@@ -248,7 +248,47 @@ def _claims() -> list[str]:
         f"{sum(checkpoints)} of {len(checkpoints)} by another seed's as well",
         f"{len(own) - len(missed)} of {len(own)} (the other two have p of {missed[0]:.3f} and {missed[1]:.3f})",
         *(f"Algorithm 1 on vectors calls {count} of {every} one lineage" for count, every in called.values()),
-        f"({both[0]} of {both[1]} in Tables 4c and 11)",
+        f"({both[0]} of {both[1]} in Tables 4c and 11, and",
+        *_claims_on_larger_models(),
+    ]
+
+
+def _claims_on_larger_models() -> list[str]:
+    taus = {kind: _result("figure11_256_2m")["taus"][kind] for kind in ("tokens", "gaussian")}
+    tokens, vectors = (
+        f"{kind['own']['mean'][-1]:.3f} against {kind['other']['mean'][-1]:.3f}" for kind in taus.values()
+    )
+    pairs = _result("table4c_256_2m")["pairs"]
+    is_called = [pair["paper"]["verdict"] == "same-lineage" for pair in pairs if not _is_own(pair)]
+    return [
+        f"{sum(is_called)} of {len(is_called)} of the larger models)",
+        f"{tokens} on tokens and {vectors} on vectors |",
+        f"[PCS scores {sum(row['pcs']['same_at_0.8'] for row in _result('table8_256_2m')['own'])} of 4 above 0.8]",
+    ]
+
+
+def _is_own(pair) -> bool:
+    return pair["base"]["seed"] == pair["suspect"]["seed"]
+
+
+def _pretraining() -> list[str]:
+    small, larger = (
+        [f"{pair['permutation']['z']:.1f}" for pair in _result(name)["pairs"] if _is_own(pair)]
+        for name in ("table4b", "table4b_256_2m")
+    )
+    own = _result("table8_256_2m")["own"]
+    others = [name for name in ("intrinsic", "reef", "ics") if any(row[name]["same_at_0.8"] for row in own)]
+    pairs = _result("table4c_256_2m")["pairs"]
+    assert all(pair["progress"]["loss"] < pair["progress"]["bigram_loss"] for pair in pairs)
+    assert not others and all(row["pcs"]["same_at_0.8"] for row in own)
+    assert all(row["ics"]["z"] > 2_000 for row in own)
+    assert all(pair["paper"]["verdict"] == "same-lineage" for pair in pairs)
+    assert all((pair["paper_tokens"]["verdict"] == "same-lineage") == _is_own(pair) for pair in pairs)
+    taus = {kind: _result("figure11_256_2m")["taus"][kind] for kind in ("tokens", "gaussian")}
+    tokens, vectors = (f"{kind['own']['mean'][-1]:.3f} and {kind['other']['mean'][-1]:.3f}" for kind in taus.values())
+    return [
+        f"by a z of {min(larger)} to {max(larger)}, where it is {min(small)} to {max(small)} in the models",
+        f"({tokens} at the end on tokens, {vectors} on vectors)",
     ]
 
 
