@@ -14,7 +14,7 @@ import numpy as np
 
 from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.experiments.base import Context, Entry
+from bornbiased_jax.experiments.base import Entry
 from bornbiased_jax.model.loss import loss_sum
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.training import PretrainConfig, State, begin, fit
@@ -112,27 +112,30 @@ class WatchedRun(NamedTuple):
 
 
 def watch(
-    context: Context,
+    settings: Entry,
     cfg: ModelConfig,
+    text: str,
     look: Callable[[int, list[Params]], Entry | None],
     *,
     label: str,
+    quiet: bool,
     held_out_count: int = 64,
     **options: object,
 ) -> WatchedRun:
-    """Train the seeds of an experiment at once, on its text or that of ``--data``, and look at every snapshot.
+    """Train the seeds of an experiment at once on a text, and look at every snapshot.
 
     Args:
-        context: its settings have ``seeds``, ``schedule``, ``data`` and ``every``, the steps between two snapshots.
+        settings: ``seeds``, ``schedule`` and ``every``, the steps between two snapshots.
         cfg: the architecture.
+        text: the corpus.
         look: called with the step and every seed's weights; returns what is kept next to the ``step`` and the
             ``held_out_loss`` of each seed, or None where nothing is.
         label: of the progress bar.
+        quiet: show no progress.
         held_out_count: rows of held-out text that the loss is of, at most.
         options: further fields of the run.
     """
-    settings = context.settings
-    config = in_memory(cfg, context.data or settings["data"], settings["schedule"], settings["seeds"], **options)
+    config = in_memory(cfg, text, settings["schedule"], settings["seeds"], **options)
     data = load_data(config)
     held_NT = held_out_rows(data.validation, held_out_count)
     snapshots: list[Entry] = []
@@ -142,8 +145,8 @@ def watch(
             losses = [loss_of(cfg, params, held_NT) for params in weights]
             snapshots.append({"step": step, **seen, "held_out_loss": losses})
 
-    interval, quiet = settings["every"], context.quiet
-    train_with_snapshots(config, data.train, on_snapshot=on_snapshot, interval=interval, label=label, quiet=quiet)
+    every = settings["every"]
+    train_with_snapshots(config, data.train, on_snapshot=on_snapshot, interval=every, label=label, quiet=quiet)
     return WatchedRun(config, data, snapshots)
 
 

@@ -60,7 +60,8 @@ def run(context: Context) -> Entry:
                 )
         return {"pairs": pairs}
 
-    return {"snapshots": watch(context, cfg, compare, label="two seeds").snapshots}
+    text, quiet = context.data or settings["data"], context.quiet
+    return {"snapshots": watch(settings, cfg, text, compare, label="two seeds", quiet=quiet).snapshots}
 
 
 def _pairs(snapshot: Entry, is_same: bool) -> list[Entry]:

@@ -48,7 +48,8 @@ def run(context: Context) -> Entry:
         return {"pairs": rows, "moved": [moved(start, end) for start, end in zip(initial, weights, strict=True)]}
 
     # Train once; the snapshots are compared on the way.
-    snapshots = watch(context, cfg, compare, label="initialization to life").snapshots
+    text, quiet = context.data or settings["data"], context.quiet
+    snapshots = watch(settings, cfg, text, compare, label="initialization to life", quiet=quiet).snapshots
     # The trained models against each other.
     trained = [
         {"base": seeds[a], "suspect": seeds[b], "tests": verdicts(last[a], last[b])}

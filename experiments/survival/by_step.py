@@ -51,10 +51,12 @@ def run(context: Context) -> Entry:
         }
 
     config, data, snapshots = watch(
-        context,
+        settings,
         cfg,
+        context.data or settings["data"],
         compare,
         label="fingerprints by step",
+        quiet=context.quiet,
         held_out_count=settings["held_out"],
         seeds_mode=settings["seeds_mode"],
     )
