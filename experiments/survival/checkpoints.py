@@ -300,4 +300,4 @@ EXPERIMENTS = {
         claims=recognition_claims,
     ),
 }
-EXPERIMENTS |= larger(EXPERIMENTS, ["figure11"])
+EXPERIMENTS |= larger(EXPERIMENTS)

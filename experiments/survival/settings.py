@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from bornbiased_jax.experiments._shared.training import LARGER
 from bornbiased_jax.experiments.base import Entry, Experiment, by_scale
@@ -14,6 +14,8 @@ PAPER_TOKENS = 10_000_000_000
 """Training tokens of the paper's models, "about 10B"."""
 
 FAMILIES = {"llama": "LLaMA-style", "qwen": "Qwen-style"}
+QWEN = ("table10", "table11", "table12", "figure14")
+"""The experiments on Qwen-style models; the others are on LLaMA-style ones."""
 PRECISION = "float32 highest; bfloat16 training at paper scale"
 
 
@@ -82,7 +84,13 @@ class Length:
 
 LENGTHS = (
     Length("_256", "17 million", {}, 520, "hours on two cores for the models that the family's records share"),
-    Length("_256_2m", "2 million", {"steps": 240, "warmup": 24}, 60, "an hour and a half on two cores for all five"),
+    Length(
+        "_256_2m",
+        "2 million",
+        {"steps": 240, "warmup": 24},
+        60,
+        "an hour and a half on two cores for the models that the family's records share",
+    ),
 )
 
 
@@ -107,16 +115,13 @@ def at_length(experiment: Experiment, family: str, length: Length) -> Experiment
     )
 
 
-def larger(experiments: Mapping[str, Experiment], llama: Sequence[str]) -> dict[str, Experiment]:
-    """Return experiments on the larger models: both families at the full length, LLaMA-style ones at the short one.
-
-    Args:
-        experiments: by name.
-        llama: the names of those on LLaMA-style models.
-    """
-    full, short = LENGTHS
-    made = [at_length(entry, "llama" if name in llama else "qwen", full) for name, entry in experiments.items()]
-    made += [at_length(experiments[name], "llama", short) for name in llama]
+def larger(experiments: Mapping[str, Experiment]) -> dict[str, Experiment]:
+    """Return the chapter's experiments on the larger models, at both lengths."""
+    made = [
+        at_length(experiment, "qwen" if name in QWEN else "llama", length)
+        for length in LENGTHS
+        for name, experiment in experiments.items()
+    ]
     return {experiment.name: experiment for experiment in made}
 
 

@@ -304,4 +304,4 @@ EXPERIMENTS = {
     "table11": _unrelated_pairs("table11", "qwen", OTHER_QWEN),
     "table12": _continued("table12", "qwen", CONTINUED_QWEN),
 }
-EXPERIMENTS |= larger(EXPERIMENTS, ["table4b", "table4c", "table5", "table8"])
+EXPERIMENTS |= larger(EXPERIMENTS)
