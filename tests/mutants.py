@@ -35,6 +35,7 @@ TESTS = {
     "bornbiased_jax/stats/permutations.py": "tests/stats/test_permutations.py tests/stats/test_bound.py",
     "bornbiased_jax/stats/ranks.py": "tests/stats/test_ranks.py",
     "bornbiased_jax/stats/tails.py": "tests/stats/test_tails.py",
+    "bornbiased_jax/stats/terms.py": "tests/stats/test_terms.py",
     "bornbiased_jax/parameters.py": "tests/test_parameters.py",
     "bornbiased_jax/lineage/evidence.py": "tests/lineage/test_evidence.py",
     "bornbiased_jax/lineage/scores.py": "tests/lineage/test_evidence.py",

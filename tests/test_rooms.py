@@ -13,7 +13,7 @@ FLOORS: tuple[set[str], ...] = (
     {"__init__"},
     {"theory"},
     {"errors"},
-    {"code", "config", "folders", "hardware", "hub", "io", "keys", "progress", "ranges", "record", "schema", "schemes"},
+    {"code", "config", "hardware", "hub", "io", "keys", "memoized", "progress", "record", "schema", "schemes"},
     {"fields", "parameters", "init", "parallel", "sweep"},
     {"executors"},
     {"chunk_store", "store"},

@@ -23,17 +23,11 @@ from bornbiased_jax.lineage.evidence import (
     COORDINATES,
     MATCHED,
     RAW_NEURONS,
-    SCREEN,
     SIGNLESS,
     TOKEN_HEADS,
     TOKEN_NEURONS,
     EvidenceError,
-    Term,
-    bound_of,
-    certified_sum,
     check_signs,
-    join_terms,
-    z_of,
 )
 from bornbiased_jax.lineage.fingerprints import LARGE, Component, Fingerprint, TensorRecord
 from bornbiased_jax.lineage.matching import Matching
@@ -41,6 +35,7 @@ from bornbiased_jax.lineage.pairing import BlockPair, FurtherBlock
 from bornbiased_jax.stats.certified import Certified
 from bornbiased_jax.stats.multiple import holm_log10
 from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
+from bornbiased_jax.stats.terms import SCREEN, Term, bound_of, certified_sum, join_terms, z_of
 
 ALPHA = 1e-4
 """Level of a verdict on weights unless another is given."""

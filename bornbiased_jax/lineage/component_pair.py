@@ -25,9 +25,7 @@ from bornbiased_jax.lineage.evidence import (
     TOKEN_HEADS,
     TOKEN_NEURONS,
     EvidenceError,
-    Term,
     check_signs,
-    z_of,
 )
 from bornbiased_jax.lineage.fingerprints import Component, Fingerprint, Neurons, RepeatLabels
 from bornbiased_jax.lineage.matching import Matching, match_neurons
@@ -51,6 +49,7 @@ from bornbiased_jax.lineage.scores import (
     sampled_neurons,
 )
 from bornbiased_jax.lineage.structure import REPEATING, SharedRepeats, formulas, shared_repeats
+from bornbiased_jax.stats.terms import Term, z_of
 
 TABLES = ("embedding", "positions", "head")
 NEURON_SPACES: dict[str, Space] = {RAW_NEURONS: "coordinates", TOKEN_NEURONS: "token"}

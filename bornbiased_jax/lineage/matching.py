@@ -17,11 +17,12 @@ import numpy as np
 import scipy
 
 from bornbiased_jax.checkpoints.roles import Shape
-from bornbiased_jax.lineage.evidence import EvidenceError, Term
+from bornbiased_jax.lineage.evidence import EvidenceError
 from bornbiased_jax.lineage.fingerprints import Neurons
 from bornbiased_jax.lineage.pairing import NeuronPair, Space, neuron_units
 from bornbiased_jax.lineage.scores import NeuronScores, neuron_scores
 from bornbiased_jax.lineage.sketches import equal_rows
+from bornbiased_jax.stats.terms import Term
 
 AGREEMENT = 0.5
 """Agreement of two matchings that means a shared initialization in MLPs narrower than all in the calibration."""

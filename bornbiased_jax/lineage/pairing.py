@@ -18,7 +18,7 @@ import numpy as np
 import scipy
 
 from bornbiased_jax.lineage.fingerprints import Component, Neurons
-from bornbiased_jax.lineage.memoized import memoized
+from bornbiased_jax.memoized import memoized
 
 Space = Literal["token", "coordinates"]
 """What the sketches of neurons are products with: the token table, or residual coordinates."""

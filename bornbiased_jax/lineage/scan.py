@@ -22,7 +22,6 @@ from bornbiased_jax import io, progress
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.hardware import cores
 from bornbiased_jax.lineage.battery import ALPHA, Options, WeightsComparison, compare_weights, screening_z
-from bornbiased_jax.lineage.evidence import SCREEN
 from bornbiased_jax.lineage.fingerprint_file import is_fingerprint, load_fingerprint, payload_digest
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.fingerprints import Fingerprint
@@ -31,6 +30,7 @@ from bornbiased_jax.lineage.weights_report import ComponentRow, component_rows
 from bornbiased_jax.lineage.weights_verdict import is_without_seed
 from bornbiased_jax.stats.multiple import holm_log10
 from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
+from bornbiased_jax.stats.terms import SCREEN
 
 INDEX = "index.json"
 BUILTIN = "builtin"

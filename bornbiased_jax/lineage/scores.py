@@ -20,9 +20,10 @@ import numpy as np
 
 from bornbiased_jax.checkpoints.roles import Shape
 from bornbiased_jax.hardware import cores
-from bornbiased_jax.lineage.evidence import EvidenceError, Term
+from bornbiased_jax.lineage.evidence import EvidenceError
 from bornbiased_jax.lineage.fingerprints import HeadSketches, Neurons
 from bornbiased_jax.lineage.pairing import NeuronPair, Space, Units, neuron_units, unit_rows, units_of
+from bornbiased_jax.stats.terms import Term
 
 # Labels of a random group where the null is sampled: each meets the others of its group.
 _GROUP = 8

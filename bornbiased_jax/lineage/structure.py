@@ -17,9 +17,9 @@ import numpy as np
 from scipy import fft
 
 from bornbiased_jax.lineage.fingerprints import Fingerprint, RepeatLabels, Repeats
-from bornbiased_jax.lineage.memoized import memoized
 from bornbiased_jax.lineage.pairing import unit_rows
 from bornbiased_jax.lineage.sketches import axis_signs
+from bornbiased_jax.memoized import memoized
 from bornbiased_jax.schemes import GROUPS
 
 STRUCTURED = 6.0

@@ -11,10 +11,10 @@ from bornbiased_jax.config import preset
 from bornbiased_jax.experiments.lineage import court
 from bornbiased_jax.experiments.survival import birth_in_weights, persistence
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.lineage.evidence import Term
 from bornbiased_jax.lineage.lineage_tests import TESTS
 from bornbiased_jax.lineage.matching import UNRELATED_AGREEMENT, Matching
 from bornbiased_jax.model import apply
+from bornbiased_jax.stats.terms import Term
 from tests.experiments.smoke import committed, record_of
 
 pytestmark = pytest.mark.slow

@@ -19,12 +19,13 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.battery import ALL, Options, compare_weights, screening_z
 from bornbiased_jax.lineage.component_pair import ComponentPair, _have_one_sign
-from bornbiased_jax.lineage.evidence import KINDS, MATCHED, RAW_NEURONS, SIGNLESS, TOKEN_NEURONS, Term
-from bornbiased_jax.lineage.evidence import z_of as joint_z
+from bornbiased_jax.lineage.evidence import KINDS, MATCHED, RAW_NEURONS, SIGNLESS, TOKEN_NEURONS
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.fingerprints import Settings
 from bornbiased_jax.lineage.trace import trace
 from bornbiased_jax.lineage.weights_verdict import auto_verdict, single_verdict
+from bornbiased_jax.stats.terms import Term
+from bornbiased_jax.stats.terms import z_of as joint_z
 from tests.tiers import NIGHTLY, nightly_except
 
 SIZES = "num_layers=4,num_heads=4,d_model=64,d_ff=128,vocab_size=512"

@@ -1,6 +1,5 @@
 """Evidence of two fingerprints: calibrated on unrelated sketches, bounds never below exact p, labels that leave."""
 
-import itertools
 import math
 from types import SimpleNamespace
 
@@ -10,7 +9,7 @@ from scipy import stats as scipy_stats
 
 from bornbiased_jax.checkpoints.roles import Shape
 from bornbiased_jax.lineage import evidence, sketches
-from bornbiased_jax.lineage.evidence import EvidenceError, Term, certified_sum, join_terms, z_of
+from bornbiased_jax.lineage.evidence import EvidenceError
 from bornbiased_jax.lineage.fingerprints import HeadSketches, Neurons, Repeats
 from bornbiased_jax.lineage.matching import match_neurons
 from bornbiased_jax.lineage.pairing import NeuronPair, monotone_pairs, unit_rows
@@ -26,7 +25,8 @@ from bornbiased_jax.lineage.scores import (
 from bornbiased_jax.lineage.sketches import quantize
 from bornbiased_jax.lineage.structure import repeated_parts, shared_repeats
 from bornbiased_jax.stats import binomial_interval
-from bornbiased_jax.stats.nested import log_order, nested_bound, nested_moments, nested_sums
+from bornbiased_jax.stats.nested import log_order
+from bornbiased_jax.stats.terms import Term, certified_sum, z_of
 from tests.tiers import nightly_except
 
 GATED = Shape(4, 4, 8, False, True, False, False)
@@ -182,30 +182,6 @@ def test_blocks_pair_in_order():
 # Heads
 
 
-def nested_permutations(num_groups, size):
-    for outer in itertools.permutations(range(num_groups)):
-        for inner in itertools.product(itertools.permutations(range(size)), repeat=num_groups):
-            yield np.array([outer[g] * size + i for g in range(num_groups) for i in inner[g]])
-
-
-def test_nested_moments_and_bound_against_all_permutations():
-    """Moments exact, drawn sums from the same distribution, and the bound above the exact p in 300 matrices."""
-    orders = np.array(list(nested_permutations(3, 2)))
-    assert len(orders) == round(math.exp(log_order(3, 2))) == 48
-    draws = np.random.default_rng(0)
-    for trial in range(300):
-        heavy = draws.standard_cauchy((6, 6)) if trial % 2 else draws.standard_normal((6, 6))
-        scores = heavy + (trial % 3) * 3 * np.eye(6)
-        sums = scores[np.arange(6), orders].sum(axis=1)
-        mean, variance = nested_moments(scores, 3)
-        np.testing.assert_allclose([mean, variance], [sums.mean(), sums.var()], rtol=1e-9)
-        exact = (sums >= np.trace(scores) - 1e-9).mean()
-        assert nested_bound([scores], 3) >= math.log10(exact) - 1e-12
-    drawn = nested_sums(scores, 3, 20_000, seed=1, group=0)
-    np.testing.assert_allclose(drawn.mean(), mean, atol=5 * math.sqrt(variance / 20_000))
-    assert set(np.round(drawn, 6)) == set(np.round(sums, 6))
-
-
 def test_heads_are_permuted_within_their_groups():
     draws = np.random.default_rng(3)
     base = HeadSketches(1, 4, vectors(draws, 8, 256), vectors(draws, 8, 256))
@@ -316,49 +292,6 @@ def test_p_of_pruned_coordinates_is_uniform():
 
 def scores(base_DK, suspect_DK):
     return unit_rows(base_DK) @ unit_rows(suspect_DK).T
-
-
-def test_joint_terms_are_permuted_alike():
-    """Blocks that repeat each other in both models count once."""
-    base, suspect = mlp(1), noisy(mlp(1), 1.0)
-    single = term(base, suspect)
-    alone = certified_sum([single], 999)
-    joint = certified_sum(join_terms([Term(single.scores_nn) for _ in range(4)], is_joint=True), 999)
-    independent = certified_sum([Term(single.scores_nn) for _ in range(4)], 999)
-    assert joint.z == pytest.approx(alone.z)
-    assert joint.log10_p_bound == pytest.approx(alone.log10_p_bound, rel=0.05)
-    assert independent.log10_p_bound < 3 * alone.log10_p_bound
-
-
-def test_terms_are_added_and_narrow_ones_permuted_independently():
-    rng = np.random.default_rng(13)
-    terms = [Term(rng.standard_normal((n, n))) for n in (20, 20, 23)]
-    result = certified_sum(terms, 4000)
-    assert result.statistic == pytest.approx(sum(np.trace(each.scores_nn) for each in terms))
-    assert result.mean == pytest.approx(sum(each.facts.mean for each in terms))
-    assert result.std == pytest.approx(math.sqrt(sum(each.facts.variance for each in terms)))
-    sums = [each.permuted_traces(4000, 0, stream) for stream, each in enumerate(terms)]
-    assert result.exceedances == (np.sum(sums, axis=0) >= result.statistic).sum()
-    assert [len(join_terms([Term(np.eye(n))] * 2)) for n in (23, 24)] == [2, 1]
-    # One permutation for both would give correlated sums: two equal matrices show it.
-    std = np.sum([terms[0].permuted_traces(4000, 0, stream) for stream in range(2)], axis=0).std()
-    assert certified_sum(terms[:1] * 2, 4000).std == pytest.approx(std, rel=0.05)
-
-
-def test_many_weak_terms_are_one_strong_finding():
-    rng = np.random.default_rng(14)
-    terms = [Term(rng.standard_normal((50, 50)) + 0.72 * np.eye(50)) for _ in range(9)]
-    alone, together = [certified_sum([each], 99) for each in terms], certified_sum(terms, 99)
-    assert together.z == pytest.approx(np.sum([each.z for each in alone]) / 3, rel=0.02) and together.z > 12
-    assert together.log10_p_bound < 3 * min(each.log10_p_bound for each in alone)
-
-
-def test_bound_begins_at_the_screen_and_counts_orders_by_the_factorial():
-    scores_nn = np.random.default_rng(14).standard_normal((50, 50))
-    below, above = (Term(scores_nn + part * np.eye(50)) for part in (0.5, 0.6))
-    assert z_of([below]) < evidence.SCREEN < z_of([above]) < 3.5
-    assert evidence.bound_of([below]) == 0.0 > -1 > evidence.bound_of([above])
-    assert below.log_order == pytest.approx(math.log(math.factorial(50)))
 
 
 @pytest.mark.slow

@@ -12,11 +12,11 @@ from bornbiased_jax.cli.main import run
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import fingerprint, load_fingerprint, payload_digest, save_fingerprint
 from bornbiased_jax.lineage.battery import Options, compare_weights
-from bornbiased_jax.lineage.evidence import Term, bound_of, z_of
 from bornbiased_jax.lineage.scan import BUILTIN, INDEX, find_bases, scan, screening_threshold
 from bornbiased_jax.lineage.trace import trace
 from bornbiased_jax.parameters import flatten, unflatten
 from bornbiased_jax.results.scans import Scan
+from bornbiased_jax.stats.terms import Term, bound_of, z_of
 from tests.lineage.fingerprinted import model, source
 
 SMALL = "llama-tiny,num_layers=2,num_heads=2,d_model=32,d_ff=48,vocab_size=128"

@@ -15,10 +15,11 @@ from bornbiased_jax.lineage.audit.breaks import distances
 from bornbiased_jax.lineage.audit.finding import AuditRow, Finding, listed
 from bornbiased_jax.lineage.audit.summary import CheckpointSummary
 from bornbiased_jax.lineage.component_pair import ComponentPair, MatrixCell
-from bornbiased_jax.lineage.evidence import COORDINATES, SIGNLESS, EvidenceError, Term, certified_sum
+from bornbiased_jax.lineage.evidence import COORDINATES, SIGNLESS, EvidenceError
 from bornbiased_jax.lineage.verdict import probability
 from bornbiased_jax.stats.multiple import holm_log10
 from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
+from bornbiased_jax.stats.terms import Term, certified_sum
 
 ALPHA = 0.01
 """Family-wise level of an audit: the probability of one false tie or more among all that are tested."""
