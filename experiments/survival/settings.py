@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from bornbiased_jax.experiments._shared.training import LARGER
+from bornbiased_jax.experiments._shared.training import LARGER, SHORTER
 from bornbiased_jax.experiments.base import Entry, Experiment, by_scale
 from bornbiased_jax.experiments.survival.persistence import STORIES
 
@@ -87,7 +87,7 @@ LENGTHS = (
     Length(
         "_256_2m",
         "2 million",
-        {"steps": 240, "warmup": 24},
+        SHORTER,
         60,
         "an hour and a half on two cores for the models that the family's records share",
     ),
