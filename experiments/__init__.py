@@ -24,6 +24,7 @@ _CHAPTERS = {
     "table4c": "survival.trained_pairs",
     "table5": "survival.trained_pairs",
     "table8": "survival.trained_pairs",
+    "trained_apart": "survival.trained_pairs",
     "table10": "survival.trained_pairs",
     "table11": "survival.trained_pairs",
     "table12": "survival.trained_pairs",
@@ -105,6 +106,7 @@ _LARGER = {
         *((f"figure{number}", "survival.checkpoints") for number in (11, 14)),
         *((name, "sinks.figure12") for name in ("figure12", "table7")),
         *((f"table{number}", "survival.trained_pairs") for number in ("4b", "4c", "5", "8", 10, 11, 12)),
+        ("trained_apart", "survival.trained_pairs"),
     )
 }
 _ROWS = [f"table1_{part}_{length}_{seed}" for part in "abc" for length in (64, 256, 1024) for seed in (42, 43)]
