@@ -24,6 +24,7 @@ _CHAPTERS = {
     "table4c": "survival.trained_pairs",
     "table5": "survival.trained_pairs",
     "table8": "survival.trained_pairs",
+    "trained_apart": "survival.trained_pairs",
     "table10": "survival.trained_pairs",
     "table11": "survival.trained_pairs",
     "table12": "survival.trained_pairs",
@@ -106,6 +107,8 @@ _LARGER = {
     **{f"table{table}_256": "survival.trained_pairs" for table in ("4b", "4c", "5", "8", "10", "11", "12")},
     **{f"table{table}_256_2m": "survival.trained_pairs" for table in ("4b", "4c", "5", "8")},
     "figure11_256_2m": "survival.checkpoints",
+    "trained_apart_256": "survival.trained_pairs",
+    "trained_apart_256_2m": "survival.trained_pairs",
 }
 _ROWS = [f"table1_{part}_{length}_{seed}" for part in "abc" for length in (64, 256, 1024) for seed in (42, 43)]
 _PAIRS = {

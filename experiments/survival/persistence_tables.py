@@ -103,19 +103,34 @@ def called_related(pairs: Sequence[Entry], test: str) -> tuple[int, int]:
     return decided.count("same-lineage"), len(decided)
 
 
+def apart_table(record: Record) -> Table:
+    """Tabulate trained models of two seeds against each other."""
+    rows = [
+        ([f"s{pair['base']['seed']} trained", f"s{pair['suspect']['seed']} trained"], verdict_cells(pair))
+        for pair in record["result"]["pairs"]
+    ]
+    return tabulate("Two seeds' trained models", ["base", "suspect"], rows, f"{NOTE} {trained_on(record)}")
+
+
 def initialization_claims(record: Record, *, same_seed: bool) -> Sequence[Claim]:
-    """State how many pairs each test calls the same lineage."""
+    """State how many pairs of an initialization and a trained model each test calls the same lineage."""
     pairs = [p for p in record["result"]["pairs"] if (p["base"]["seed"] == p["suspect"]["seed"]) == same_seed]
+    whose = "its own" if same_seed else "another seed's"
+    return _called_claims(record, pairs, f"an initialization and {whose} trained model", is_related=same_seed)
+
+
+def apart_claims(record: Record) -> Sequence[Claim]:
+    """State how many pairs of two seeds' trained models each test calls the same lineage."""
+    return _called_claims(record, record["result"]["pairs"], "two seeds' trained models", is_related=False)
+
+
+def _called_claims(record: Record, pairs: Sequence[Entry], relation: str, *, is_related: bool) -> list[Claim]:
+    """State how many of some pairs each test calls the same lineage; a rate has its limit where none should be."""
     facts = record["result"]["facts"]
     cfg = facts["model"]
     family = "Qwen-style" if cfg["qkv_bias"] else "LLaMA-style"
     name = f"{family}, {cfg['num_layers']} layers, {cfg['d_model']} wide, {facts['tokens']:,} tokens"
-    relation = (
-        "an initialization and its own trained model"
-        if same_seed
-        else "an initialization and another seed's trained model"
-    )
-    models = len({pair["suspect"]["seed"] for pair in pairs})
+    models = len({pair[side]["seed"] for pair in pairs for side in ("base", "suspect")})
     statements = []
     for test, words in (
         ("permutation", "the permutation test, tokens"),
@@ -124,7 +139,7 @@ def initialization_claims(record: Record, *, same_seed: bool) -> Sequence[Claim]
     ):
         count, num_decided = called_related(pairs, test)
         limit = ""
-        if num_decided and not same_seed:
+        if num_decided and not is_related:
             high = binomial_interval(count, num_decided)[1]
             limit = f"; 95% interval up to {high:.0%} if the pairs, which share {models} models, were independent"
         statements.append(
