@@ -1,6 +1,7 @@
 """Numbers that pages write into their own sentences are those of the committed records: what no block generates."""
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -9,13 +10,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bornbiased_jax.experiments import results
+from bornbiased_jax.experiments import results, runner
 from bornbiased_jax.experiments._shared import probing
 from bornbiased_jax.experiments.birth import top1_inputs, top1_tables
-from bornbiased_jax.experiments.lineage import court
+from bornbiased_jax.experiments.lineage import court, table4a
 from bornbiased_jax.experiments.sinks import price_tables, sink_cures, sink_growth, sink_interventions
-from bornbiased_jax.experiments.survival import decay, finding7
+from bornbiased_jax.experiments.survival import decay, finding7, trained_pairs
 from bornbiased_jax.experiments.theory import predicted
+from bornbiased_jax.lineage import matching
 from bornbiased_jax.report.numbers import fixed, p_value, percent
 from bornbiased_jax.stats.multiple import holm
 
@@ -63,6 +65,48 @@ def _weight_tests() -> list[str]:
     return [
         f"(PCS {_span(_scores_of_untrained('pcs'), 2)}, REEF {_span(_scores_of_untrained('reef'), 2)},",
         f"({rates[0]} by the t-test, {rates[1]} by the U-test); of {sum(kind['num_pairs'] for kind in trained)} pairs",
+        *_level_of_token_neurons(),
+        *_evasions(),
+    ]
+
+
+def _level_of_token_neurons() -> list[str]:
+    """Counts of pairs on which neurons in token space reject: of four architectures, and on other seeds."""
+    untied, *others = [case for case in _result("weights_calibration")["cases"] if case["test"].startswith("rotation")]
+    assert len(others) == 3
+    defined = [case["num_pairs"] - case["num_undefined"] for case in (untied, *others)]
+    further = _result("token_neurons_level")["summary"]["rates"][1]
+    return [
+        f"p < 0.01 in {untied['rates'][0]['count']} of {defined[0]:,} pairs where 50 are expected",
+        f"({untied['rates'][0]['count'] + 1} of {untied['num_pairs']:,} pairs, {_with_pair_left_out():.3f})",
+        f"in {sum(case['rates'][0]['count'] for case in others)} of {sum(defined[1:]):,}, where 150 are expected",
+        f"{further['count']} pairs below 0.05 where 500 are expected",
+        f"of the {defined[0]:,} pairs before, {untied['rates'][1]['count']} where 250 are",
+        f"a rate of {percent(2)(further['high'])} at 5%",
+    ]
+
+
+def _with_pair_left_out() -> float:
+    """The smallest corrected p of the checks with the one pair that has p below 0.01 and was left undefined."""
+    result = _result("weights_calibration")
+    (untied,) = (case for case in result["cases"] if case["test"] == "rotation, form A")
+    count = untied["rates"][0]["count"] + untied["num_undefined"]
+    p_two_sided = stats.binomtest(count, untied["num_pairs"], untied["rates"][0]["level"]).pvalue
+    return float(p_two_sided) * result["family"]["num_checks"]
+
+
+def _evasions() -> list[str]:
+    rows = _result("evasions")["rows"]
+    head, none = (
+        min(row["tests"]["rotation, form A"]["z"] for row in rows if row["change"] == change)
+        for change in ("a vector added to every head column", "none")
+    )
+    agreement = [row["agreement"] for row in rows if row["change"].startswith("all but the roll")]
+    assert sum(value < 0.76 for value in agreement) == 2 and len(agreement) == 4
+    return [
+        f"falls from {none:.0f} to {head:.0f}",
+        f"{percent(0)(min(agreement))} of the units or more, where a verdict asks for "
+        f"{percent(1)(4 * matching.UNRELATED_AGREEMENT[256])} of MLPs with 256 units",
     ]
 
 
@@ -89,6 +133,22 @@ def _disputes() -> list[str]:
         f"those of three kinds, {sum(guilty for guilty, _ in weightscope.values())} of {10 * len(weightscope)}:",
         "it misses nine of ten suspects that hold 30% of the base, and all that inherited only the tower",
         f"{percent(0)(innocent)} of the innocent pairs are a “Confirmed Match”",
+        *_power(),
+    ]
+
+
+def _power() -> list[str]:
+    """How far z of neurons in token space lies from the formula: soon after the initialization, and later."""
+    early, early_quarter, wide, narrow = [], [], [], []
+    for row in _result("power")["z"]:
+        ratio = np.mean(row["z"]["neurons in token space"]) / np.mean(row["formula"])
+        if row["step"] == 10:
+            (early if row["neurons"] == 4 * row["width"] else early_quarter).append(abs(ratio - 1))
+        else:
+            (narrow if row["width"] == 16 else wide).append(ratio)
+    return [
+        f"within {math.ceil(100 * max(early))}%, or {math.ceil(100 * max(early_quarter))}% where a quarter",
+        f"{_span(wide, 2)} of it at widths 32 and 64, and {_span(narrow, 2)} of it at width 16",
     ]
 
 
@@ -99,6 +159,53 @@ def _first_tokens_part(name: str, schemes: tuple[str, ...]):
         for run in _result(name)["cures"].values()
         for scheme in schemes
         for granularity in ("tensor", "token")
+    ]
+
+
+def _mean(run, quantity: str, scheme: str, granularity: str, keep_sinks: int) -> float:
+    options = {"scheme": scheme, "granularity": granularity, "keep_sinks": keep_sinks}
+    return price_tables.over_seeds(price_tables.cells(run, quantity, **options))[0]
+
+
+def _rounding() -> list[str]:
+    """What rounding costs at both sizes, and what of it the first token causes."""
+    small, larger = (_result(name)["cures"] for name in ("sink_cures", "sink_cures_larger"))
+    costs = [
+        _mean(run, "delta_nats", scheme, granularity, 0)
+        for run in small.values()
+        for scheme in ("w8a8", "kv8")
+        for granularity in ("tensor", "token")
+    ]
+    # One scale for a sequence over one for each token; without positions the latter cost nothing at six bits.
+    ratios = [
+        np.divide(*(_mean(run, "delta_nats", scheme, granularity, 0) for granularity in ("tensor", "token")))
+        for name, run in small.items()
+        for scheme in ("w6a6", "kv4")
+        if (name, scheme) != ("no positions", "w6a6")
+    ]
+    assert _mean(small["no positions"], "delta_nats", "w6a6", "token", 0) <= 0
+    first = {name: _mean(run, "d_sink", "w6a6", "tensor", 1) for name, run in larger.items()}
+    by_token = [
+        abs(_mean(run, "d_sink", scheme, "token", 1))
+        for run in larger.values()
+        for scheme in ("w8a8", "w6a6", "kv8", "kv4")
+    ]
+    free = (
+        "positional attenuation",
+        "head-wise gate",
+        "zero extra logit",
+        "learned extra logit",
+        "learned key and value",
+    )
+    low = ("centred attention", "per-head RMSNorm", "positional amplification")
+    baseline = _mean(larger["baseline"], "delta_nats", "w6a6", "tensor", 0)
+    assert f"{first['baseline'] / baseline:.1f}" == "0.4"
+    return [
+        f"Eight bits cost at most {max(costs):.4f} nats, whatever the attention",
+        f"by a factor of {min(ratios):.1f} or more",
+        f"it causes at most {max(by_token):.4f} nats in any attention",
+        f"costs {_span((first[name] for name in free), 2)} nats at six bits, in the baseline {first['baseline']:.2f}",
+        f"at most {max(first[name] for name in low):.3f}",
     ]
 
 
@@ -120,11 +227,14 @@ def _mitigations() -> list[str]:
         for seed in _result("sink_cures")["cures"]["baseline"]["by_seed"]
         if seed["seed"] not in searched
     ]
+    on_smollm2 = [percent(0)(_first_of(_result("real_models"), scheme)[0]) for scheme in ("a8", "a6")]
     (larger, larger_std), (small, small_std) = map(_costs, ("sink_cures_larger", "sink_cures"))
     return [
         f"of one has sinks in {further[0]} of the heads, that of the other in {further[1]}.",
         f"(D_sink) is at most {max(abs(mean) for mean, _ in parts):.4f} nats at eight bits",
         f"of {len(parts)} intervals, each at 95%, {excluding} exclude zero",
+        f"on SmolLM2 it is {on_smollm2[0]} of the cost at eight bits and {on_smollm2[1]} at six",
+        *_rounding(),
         f"is {larger} of the baseline's at 2 × 128, and {small} of it at 2 × 32",
         f"standard deviations of {larger_std}, and of {small_std}",
     ]
@@ -272,6 +382,19 @@ def _is_own(pair) -> bool:
 
 
 def _pretraining() -> list[str]:
+    own = [seed["pcs"] for seed in _result("table8")["own"]]
+    pairs = [pair for name in ("table4c", "table11") for pair in _result(name)["pairs"] if not _is_own(pair)]
+    assert not any(pair["paper_tokens"]["verdict"] == "same-lineage" for pair in pairs)
+    called = sum(pair["paper"]["verdict"] == "same-lineage" for pair in pairs)
+    return [
+        f"scores of own pairs ({_span((score['score'] for score in own), 3)}) lie far above those of pairs of two "
+        f"seeds ({own[0]['null_mean']:.3f} with a standard deviation of {own[0]['null_std']:.3f})",
+        f"calls {called} of {len(pairs)} pairs of different seeds one lineage, on tokens none",
+        *_pretraining_of_larger_models(),
+    ]
+
+
+def _pretraining_of_larger_models() -> list[str]:
     small, larger = (
         [f"{pair['permutation']['z']:.1f}" for pair in _result(name)["pairs"] if _is_own(pair)]
         for name in ("table4b", "table4b_256_2m")
@@ -339,7 +462,8 @@ def _readme_on_lineage() -> list[str]:
         f"at most {max(unrelated):.1f} between unrelated models",
         f"Of {len(published)} published lineage tests that state a p-value, {sum(published)} keep its level",
         f"so do all {len(own)} of this package, one on {fewer[0]} of the pairs ",
-        f"(of {family['num_checks']} further checks of these none rejects, smallest corrected p = {least_p:.3f})",
+        f"(of {family['num_checks']} further checks of these none rejects, smallest corrected p = {least_p:.3f}, "
+        f"or {_with_pair_left_out():.3f} with a pair that its code left out)",
         f"| {every} pairs |",
         f"(p = {last[0]:.2f}, {last[1]:.2f})",
     ]
@@ -397,14 +521,55 @@ def _seedprint() -> list[str]:
         f"rejects 0 of {papers[0]['num_pairs']:,} unrelated pairs at 0.01, and finds {found[0].rstrip('%')} to "
         f"{found[1]} of the descendants where the permutation test finds {power_of('tokens', 'permutation')}",
         f"stays calibrated but has {power_of('gaussian', 'population')} power",
+        *_untrained_pairs(),
     ]
 
 
-def _pretraining() -> list[str]:
-    own = [seed["pcs"] for seed in _result("table8")["own"]]
+def _untrained_pairs() -> list[str]:
+    """Algorithm 1 on untrained models of the paper's size, p as printed, and the hours of a pair at its length."""
+    groups = [
+        results.committed(path.stem, "paper")["result"]["groups"][0]
+        for path in (ROOT / "experiments/results/paper").glob("table4a_*_*.json")
+    ]
+    p_values = [pair["tests"]["gaussian"]["paper"]["p_t"] for group in groups for pair in group["pairs"]]
+    assert len(p_values) == 16
+    tables = (trained_pairs.OTHER_LLAMA, trained_pairs.OTHER_QWEN, table4a.PRINTED)
+    printed = [p for table in tables for p, _ in table.values()]
+    short, (long,) = (
+        runner.load(name).settings["paper"]["groups"]
+        for name in ("table4a_llama_16", "table4a_llama_1024_42_2000_n2000")
+    )
+    seconds = results.committed("table4a_llama_16", "paper")["provenance"]["wall_time_s"]
+    assert round(seconds * table4a.operations(long) / table4a.operations(short[0]) / 3600) == 3
     return [
-        f"scores of own pairs ({_span((score['score'] for score in own), 3)}) lie far above those of pairs of two "
-        f"seeds ({own[0]['null_mean']:.3f} with a standard deviation of {own[0]['null_std']:.3f})"
+        f"the t-test's p is {p_value(2)(min(p_values))} to {p_value(2)(max(p_values))}".replace("\u202f", " "),
+        f"{sum(p < 0.5 for p in printed)} of the {len(printed)} t-test values lie below 0.5",
+        f"gives {1e4 * stats.kstest(printed, 'uniform').pvalue:.0f} × 10⁻⁴",
+        "takes about three hours on two cores with 2,000 inputs",
+    ]
+
+
+EMBEDDING, BLOCKS, HEAD = (f"another's {part}" for part in ("embedding", "blocks", "head"))
+
+
+def _gaps() -> list[str]:
+    """Fractions of the preference's gap at initialization that are left under another seed's parts."""
+    runs = _result("finding7")["runs"]
+    left = {
+        name: [
+            {part: base[0]["rank"]["gap"] / ids["bases"]["own initialization"][0]["rank"]["gap"]
+             for part, base in ids["bases"].items()}
+            for ids in run["vocabularies"].values()
+        ]
+        for name, run in runs.items()
+    }  # fmt: skip
+    llama, gpt2 = left["bytes"], left["GPT-2, bytes"]
+    blocks = [gaps[BLOCKS] for gaps in llama]
+    return [
+        f"another seed's blocks leave {percent(0)(min(blocks))} to {percent(0)(max(blocks))} of the gap, another's "
+        f"embedding or head at most {percent(0)(max(max(gaps[EMBEDDING], gaps[HEAD]) for gaps in llama))}",
+        "another's table or blocks leave at most "
+        f"{percent(0)(max(max(gaps[EMBEDDING], gaps[BLOCKS]) for gaps in gpt2))}",
     ]
 
 
@@ -417,7 +582,13 @@ def _survival() -> list[str]:
     assert not held["bpe-4096: the form predicts, by tokens"] and not held["bytes: the form predicts, by tokens"]
     missed = [30 - held[f"{name}: the form predicts, by summed learning rate"] for name in ("bpe-4096", "bytes")]
     least = min(value for statement, value in held.items() if ": least z" in statement)
+    hybrids = [run for name in ("anatomy", "anatomy_of_run") for run in _result(name)["runs"].values()]
+    z_RS = [{what: np.array(z) for what, z in run["z"]["uniform ids"].items()} for run in hybrids]
+    left = [z["another's blocks"][:, -1].mean() / z["own birth"][:, -1].mean() for z in z_RS]
     return [
+        f"(z of {max(z[EMBEDDING].max() for z in z_RS):.1f} at most on uniform ids)",
+        f"({percent(0)(min(left))} to {percent(0)(max(left))} of that z after training)",
+        *_gaps(),
         f"are ranked alike (p = {seen[0]:.2f} and {seen[1]:.2f})",
         f"none of it either (p = {unseen[0]:.2f} and {unseen[1]:.2f})",
         f"far above chance at the end (z of {int(least)} or more)",
@@ -490,6 +661,57 @@ def _schemes_guide() -> list[str]:
     return [f"is predicted {_span(balanced, 1)} times too high"]
 
 
+def _knockout(name: str) -> dict[tuple[str, str, int], float]:
+    return {(row["kind"], row["what"], row["position"]): row["sink_rate"] for row in _result(name)["rows"]}
+
+
+def _sinks_measured() -> list[str]:
+    rows = _knockout("sink_knockout")
+    first, second = (f"blocks/12/mlp:{neuron}" for neuron in (1229, 1487))
+    singles = [percent(1)(rows["silenced", what, 1]) for what in (first, second)]
+    others = [rate for (kind, _, _), rate in rows.items() if kind == "another first token"]
+    (elsewhere,) = (rate for (kind, _, k), rate in rows.items() if kind == "written elsewhere" and k != 1)
+    sweep = _result("sink_sweep")
+    made = np.array(sweep["kinds"]["variance amplification"]["made"], float) - np.array(sweep["plain"], float)
+    # The last row is of all blocks at once.
+    assert (made[2] >= 0.1).all()
+    assert np.argwhere(np.delete(made[:-1], 2, axis=0) >= 0.1).tolist() == [[9, 0], [10, 0]]
+    return [
+        f"without one of the two {' and '.join(singles)} are (single blocks change more), without both "
+        f"{percent(1)(rows['silenced', f'{first} + {second}', 1])}",
+        f"another first token {_span((100 * rate for rate in others), 0).replace(' to', '% to')}% of the heads",
+        f"another position in only {percent(1)(elsewhere)} of the heads",
+        f"blocks 11 and 12 add {percent(0)(made[10, 0])} and {percent(0)(made[11, 0])} of the later heads",
+    ]
+
+
+def _real_models() -> list[str]:
+    small, larger = (_result(name) for name in ("real_models", "real_models_given"))
+    (first_8, _), (first_6, _), (first_given, cost_given) = (
+        _first_of(result, scheme) for result, scheme in ((small, "a8"), (small, "a6"), (larger, "a6"))
+    )
+    *bounded, whole = [row["loss"] for row in small["streaming"]]
+    losses = [f"{loss - whole:.2f}" for loss in bounded]
+    rows = _knockout("sink_knockout_given")
+    silenced = [rate for (kind, _, _), rate in rows.items() if kind == "silenced"]
+    elsewhere = {k: rate for (kind, _, k), rate in rows.items() if kind == "written elsewhere"}
+    return [
+        f"causes {percent(0)(first_8)} of the cost at 8 bits and {percent(0)(first_6)} at 6",
+        f"loses {losses[0]} nats to the whole text; with one token kept it loses {losses[1]}, with four {losses[2]}",
+        f"causes {percent(0)(first_given)} of the cost at 6 bits ({first_given * cost_given:.2f} of {cost_given:.2f}",
+        f"{_span((100 * rate for rate in silenced), 1).replace(' to', '% to')}% of the heads are sinks",
+        f"in {percent(1)(elsewhere.pop(8))} of the heads; but the first position stays one in "
+        f"{percent(1)(elsewhere.pop(1))}",
+    ]
+
+
+def _first_of(result, scheme: str) -> tuple[float, float]:
+    """The fraction of the cost of rounding with one scale for a sequence that the first token causes, and the cost."""
+    rows = [row for row in result["rounding"] if row["scheme"] == scheme and row["granularity"] == "tensor"]
+    cost, kept = (next(row["delta_nats"] for row in rows if row["keep_sinks"] == count) for count in (0, 1))
+    return (cost - kept) / cost, cost
+
+
 QUOTED: dict[str, Callable[[], list[str]]] = {
     "README.md": _readme,
     "docs/comparison.md": _comparison,
@@ -501,7 +723,9 @@ QUOTED: dict[str, Callable[[], list[str]]] = {
     "docs/results/initializations.md": _initializations,
     "docs/results/mitigations.md": _mitigations,
     "docs/results/pretraining.md": _pretraining,
+    "docs/results/real_models.md": _real_models,
     "docs/results/seedprint.md": _seedprint,
+    "docs/results/sinks.md": _sinks_measured,
     "docs/results/survival.md": _survival,
     "docs/results/theory.md": _theory,
     "docs/results/weight_tests.md": _weight_tests,
