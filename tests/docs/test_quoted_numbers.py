@@ -18,7 +18,7 @@ from bornbiased_jax.experiments.sinks import price_tables, sink_cures, sink_grow
 from bornbiased_jax.experiments.survival import decay, finding7, trained_pairs
 from bornbiased_jax.experiments.theory import predicted
 from bornbiased_jax.lineage import matching
-from bornbiased_jax.report.numbers import fixed, p_value, percent
+from bornbiased_jax.report.numbers import fixed, from_log10, p_value, percent
 from bornbiased_jax.stats.multiple import holm
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -409,7 +409,30 @@ def _pretraining_of_larger_models() -> list[str]:
     assert all((pair["paper_tokens"]["verdict"] == "same-lineage") == _is_own(pair) for pair in pairs)
     taus = {kind: _result("figure11_256_2m")["taus"][kind] for kind in ("tokens", "gaussian")}
     tokens, vectors = (f"{kind['own']['mean'][-1]:.3f} and {kind['other']['mean'][-1]:.3f}" for kind in taus.values())
+    further = _result("table5_256_2m")["pairs"]
+    right = {
+        name: [(pair[name].get("verdict", pair[name].get("same_at_0.8")) in ("same-lineage", True)) == pair["related"]
+               for pair in further]
+        for name in ("permutation", "paper", "paper_tokens", "intrinsic", "reef", "pcs", "ics")
+    }  # fmt: skip
+    always = {name for name, pairs in right.items() if all(pairs)}
+    assert always == {"permutation", "paper_tokens", "pcs", "ics"}
+    assert right["paper"] == right["intrinsic"] == [True, False, True, False] and sum(right["reef"]) == 3
+    narrow, wide = (_result(name)["pairs"] for name in ("trained_apart", "trained_apart_256_2m"))
+    called = {
+        test: [sum(pair[test]["verdict"] == "same-lineage" for pair in pairs) for pairs in (narrow, wide)]
+        for test in ("paper", "paper_tokens", "permutation")
+    }
+    assert called["paper"][0] == called["paper_tokens"][0] == called["permutation"][0] == 0
+    (exception,) = (pair["permutation"]["p"] for pair in wide if pair["permutation"]["verdict"] == "same-lineage")
+    every, chance = len(narrow + wide), 1 - 0.99 ** len(narrow + wide)
+    largest = from_log10(2)(max(pair["paper"]["log10_p"] for pair in wide)).replace("\u202f", " ")
     return [
+        f"training of seed 1000, and of the distractor, on {further[0]['tokens']:,} tokens",
+        f"on vectors calls all {called['paper'][1]} pairs one lineage (p at most {largest}), at 4 × 96 none",
+        f"On tokens it calls {called['paper_tokens'][1]} of {len(wide)} pairs one lineage at 4 × 256",
+        f"one of the {every} pairs one lineage, at p = {exception:.4f}: of {every} independent tests at 0.01 one or "
+        f"more is so low with a chance of {chance:.0%}",
         f"by a z of {min(larger)} to {max(larger)}, where it is {min(small)} to {max(small)} in the models",
         f"({tokens} at the end on tokens, {vectors} on vectors)",
     ]
