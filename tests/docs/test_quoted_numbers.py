@@ -53,7 +53,20 @@ def _scores_of_untrained(method: str) -> list[float]:
 
 def _comparison() -> list[str]:
     (pcs,) = _of_court("HuRef (PCS)", "births")
+    record = json.loads((ROOT / "benchmarks" / "results" / "peers_in_disputes.json").read_text())
+    called = {
+        test["test"]: [sum(row[side] for row in test["decisions"]) for side in ("guilty", "innocent")]
+        for test in record["tests"]
+    }
+    assert called["weightscope (unchanged entries)"] == [30, 0]
+    disputes = _result("disputes")
+    (kit_weights,) = (test["auc"]["rate"] for test in record["tests"] if test["test"].endswith("weights alone"))
+    assert kit_weights == 1 > max(test["auc"]["rate"] for test in disputes["tests"])
+    (settings,) = (test for test in disputes["tests"] if test["test"] == "equal fields of the configuration")
+    assert settings["power"] == 0 and disputes["num_pairs"]["guilty"] == 130
+    num_innocent = disputes["num_pairs"]["innocent"]
     return [
+        f"calls {called['Provenance Kit'][1]} of {num_innocent:,} unrelated pairs a match",
         f"no pair of untrained models does ({_span(_scores_of_untrained('reef'), 2)},",
         f"PCS is {_span((pcs['least'], pcs['largest']), 2)} for untrained",
         f"and {_span(_scores_of_untrained('pcs'), 2)} at 768",
@@ -209,6 +222,24 @@ def _seeds_and_tokens(name: str) -> dict[int, int]:
     (group,) = _result(name, "paper")["groups"]
     assert group["group"]["fix_embeddings"]
     return {record["seed"]: record["preference"]["top1_id"] for record in group["records"]}
+
+
+def _measurements() -> list[str]:
+    at_16, at_64 = _seeds_and_tokens("finding2_nano"), _seeds_and_tokens("finding2_64")
+    tokens = {
+        (seed, length): _seeds_and_tokens(f"table1_a_{length}_{seed}")[seed]
+        for seed in (42, 43)
+        for length in (64, 256, 1_024)
+    }
+    assert tokens[42, 64] == tokens[42, 256] == at_64[42] and tokens[43, 256] == tokens[43, 1_024]
+    same = sum(at_16[seed] == at_64[seed] for seed in at_16)
+    assert len(set(at_16.values())) == len(at_16) - 1
+    return [
+        f"seed 42 of gpt2-nano has {at_16[42]:,} at T = 16, {tokens[42, 64]:,} at T = 64 and 256, and "
+        f"{tokens[42, 1_024]:,} at T = 1,024, and seed 43 has {tokens[43, 64]:,} at T = 64 and {tokens[43, 256]:,} "
+        "at T = 256 and 1,024;",
+        f"two share a top-1 token, and {same} have the same one at T = 64",
+    ]
 
 
 def _claims_on_untrained() -> list[str]:
@@ -574,6 +605,7 @@ QUOTED: dict[str, Callable[[], list[str]]] = {
     "docs/results/claims.md": _claims,
     "docs/results/disputes.md": _disputes,
     "docs/results/initializations.md": _initializations,
+    "docs/results/measurements.md": _measurements,
     "docs/results/mitigations.md": _mitigations,
     "docs/results/pretraining.md": _pretraining,
     "docs/results/seedprint.md": _seedprint,
