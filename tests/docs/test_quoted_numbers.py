@@ -10,19 +10,24 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from bornbiased_jax.config import preset
 from bornbiased_jax.experiments import results, runner
 from bornbiased_jax.experiments._shared import probing
 from bornbiased_jax.experiments.birth import top1_inputs, top1_tables
 from bornbiased_jax.experiments.lineage import court, table4a
+from bornbiased_jax.experiments.lineage import settings as lineage_settings
 from bornbiased_jax.experiments.sinks import price_tables, sink_cures, sink_growth, sink_interventions
 from bornbiased_jax.experiments.survival import decay, finding7, trained_pairs
 from bornbiased_jax.experiments.theory import predicted
 from bornbiased_jax.lineage import matching
+from bornbiased_jax.prediction import stack_of
 from bornbiased_jax.report.numbers import fixed, from_log10, p_value, percent
 from bornbiased_jax.stats.multiple import holm
+from bornbiased_jax.theory.mean_field import profile
+from bornbiased_jax.theory.predict import contraction
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-COUNTS = {5: "five", 7: "seven"}
+COUNTS = {3: "three", 5: "five", 7: "seven"}
 
 
 def _result(name: str, scale: str = "laptop"):
@@ -50,7 +55,20 @@ def _scores_of_untrained(method: str) -> list[float]:
 
 def _comparison() -> list[str]:
     (pcs,) = _of_court("HuRef (PCS)", "births")
+    record = json.loads((ROOT / "benchmarks" / "results" / "peers_in_disputes.json").read_text())
+    called = {
+        test["test"]: [sum(row[side] for row in test["decisions"]) for side in ("guilty", "innocent")]
+        for test in record["tests"]
+    }
+    assert called["weightscope (unchanged entries)"] == [30, 0]
+    disputes = _result("disputes")
+    (kit_weights,) = (test["auc"]["rate"] for test in record["tests"] if test["test"].endswith("weights alone"))
+    assert kit_weights == 1 > max(test["auc"]["rate"] for test in disputes["tests"])
+    (settings,) = (test for test in disputes["tests"] if test["test"] == "equal fields of the configuration")
+    assert settings["power"] == 0 and disputes["num_pairs"]["guilty"] == 130
+    num_innocent = disputes["num_pairs"]["innocent"]
     return [
+        f"calls {called['Provenance Kit'][1]} of {num_innocent:,} unrelated pairs a match",
         f"no pair of untrained models does ({_span(_scores_of_untrained('reef'), 2)},",
         f"PCS is {_span((pcs['least'], pcs['largest']), 2)} for untrained",
         f"and {_span(_scores_of_untrained('pcs'), 2)} at 768",
@@ -268,6 +286,8 @@ def _theory() -> list[str]:
     below = int((second_L < low_L).sum())
     assert below == ((second_L < low_L) | (second_L > high_L)).sum()
     return [
+        f"{_with_the_first_four_terms()} have the first four, and none",
+        f"{_balanced_of_all_pairs('relu')} is predicted for ReLU and {_balanced_of_all_pairs('gelu')} for GELU",
         f"with 125 inputs, in {below} (z = {fixed(1)(z)}).",
         f"{expected:.3f} where {cosine:.3f} is measured (T = 12, 16 seeds). All 16 seeds lie",
         f"these two, {inside} of {inside + len(outside)} lie inside; the two outside are one seed",
@@ -275,6 +295,31 @@ def _theory() -> list[str]:
         f"in {COUNTS[len(kept)]} of the {COUNTS[len(controls)]} configurations with a cosine below 0.25",
         f"(p from {p_value(2)(min(kept))} to {p_value(2)(max(kept))})",
     ]
+
+
+def _with_the_first_four_terms() -> str:
+    """Records that the page on theory shows and that were made with terms that it had for the record of ablation."""
+    page = (ROOT / "docs" / "results" / "theory.md").read_text()
+    shown = re.findall(r"<!-- record: (\w+)(?: scale=(\w+))? ", page)
+    made = {name: results.committed(name, scale or "laptop")["provenance"]["timestamp"] for name, scale in shown}
+    *names, last = sorted(f"`{name}`" for name, timestamp in made.items() if timestamp >= made["ablation"])
+    return f"{', '.join(names)} and {last}"
+
+
+def _balanced_of_all_pairs(activation: str) -> str:
+    """Predict the cosine of all pairs, as other code measured it (theory/test_schemes.py)."""
+    shape = dict(num_layers=6, d_model=256, d_ff=1024, activation=activation, init="normal-0.02-balanced")
+    cfg = preset("gpt2-tiny", **shape)
+    cosine = contraction(profile(stack_of(cfg), 32), 1_500).mean[-1]
+    return fixed(4)(cosine + (1 - cosine) / cfg.vocab_size)
+
+
+def _errata() -> list[str]:
+    attention = next(group for group in _result("table2", "paper")["groups"] if "mlp" in group["group"]["changes"])
+    stds = [row["contraction"]["inter_cosine_std_final"] for row in attention["records"]]
+    pairs = attention["group"]["num_inputs"] * (attention["group"]["num_inputs"] - 1) / 2
+    assert {fixed(2)(2 * stats.norm.sf(1.11e-4 / std * np.sqrt(pairs))) for std in stds} == {"0.16"}
+    return [f"deviations of {stds[0]:.4f} and {stds[1]:.4f}, and either gives 0.16"]
 
 
 def _seeds_outside(group) -> list[int]:
@@ -287,6 +332,24 @@ def _seeds_and_tokens(name: str) -> dict[int, int]:
     (group,) = _result(name, "paper")["groups"]
     assert group["group"]["fix_embeddings"]
     return {record["seed"]: record["preference"]["top1_id"] for record in group["records"]}
+
+
+def _measurements() -> list[str]:
+    at_16, at_64 = _seeds_and_tokens("finding2_nano"), _seeds_and_tokens("finding2_64")
+    tokens = {
+        (seed, length): _seeds_and_tokens(f"table1_a_{length}_{seed}")[seed]
+        for seed in (42, 43)
+        for length in (64, 256, 1_024)
+    }
+    assert tokens[42, 64] == tokens[42, 256] == at_64[42] and tokens[43, 256] == tokens[43, 1_024]
+    same = sum(at_16[seed] == at_64[seed] for seed in at_16)
+    assert len(set(at_16.values())) == len(at_16) - 1
+    return [
+        f"seed 42 of gpt2-nano has {at_16[42]:,} at T = 16, {tokens[42, 64]:,} at T = 64 and 256, and "
+        f"{tokens[42, 1_024]:,} at T = 1,024, and seed 43 has {tokens[43, 64]:,} at T = 64 and {tokens[43, 256]:,} "
+        "at T = 256 and 1,024;",
+        f"two share a top-1 token, and {same} have the same one at T = 64",
+    ]
 
 
 def _claims_on_untrained() -> list[str]:
@@ -360,6 +423,9 @@ def _claims() -> list[str]:
         *(f"Algorithm 1 on vectors calls {count} of {every} one lineage" for count, every in called.values()),
         f"({both[0]} of {both[1]} in Tables 4c and 11, and",
         *_claims_on_larger_models(),
+        *_claims_on_sinks(),
+        *_claims_on_table_4a(),
+        *_claims_on_table_7(),
     ]
 
 
@@ -375,6 +441,46 @@ def _claims_on_larger_models() -> list[str]:
         f"{tokens} on tokens and {vectors} on vectors |",
         f"[PCS scores {sum(row['pcs']['same_at_0.8'] for row in _result('table8_256_2m')['own'])} of 4 above 0.8]",
     ]
+
+
+def _claims_on_sinks() -> list[str]:
+    given = _result("sink_knockout_given")
+    rates = {(row["kind"], row["what"], row["position"]): row["sink_rate"] for row in given["rows"]}
+    without = [rate for (kind, _, _), rate in rates.items() if kind == "silenced"]
+    (elsewhere,) = (rate for (kind, _, position), rate in rates.items() if kind == "written elsewhere" and position > 1)
+    spanned = f"{percent(0)(min(without))} to {percent(0)(max(without))}"
+    return [
+        f"({spanned} of the heads without them, {percent(0)(rates['as it is', '', 1])} with them), though what these "
+        f"write makes one at another position ({percent(0)(elsewhere)})",
+    ]
+
+
+def _claims_on_table_4a() -> list[str]:
+    """Cost of a pair at the paper's length, at the rate of the record of all pairs at T = 16."""
+    record = results.committed("table4a_llama_16", "paper")
+    (group,) = record["settings"]["groups"]
+    pair = {**group, "pairs": group["pairs"][:1], "num_inputs": 2_000, "seq_len": 1_024}
+    operations = table4a.operations(pair)
+    hours = record["provenance"]["wall_time_s"] / 3_600 * operations / table4a.operations(group)
+    assert 1.5e15 < operations < 1.6e15
+    kinds = {(family, inputs): [] for family in ("llama", "qwen") for inputs in ("gaussian", "tokens")}
+    for family, inputs in kinds:
+        names = [f"table4a_{family}_16", *(f"table4a_{family}_64_{a}_{b}" for a, b in lineage_settings.PAIRS[family])]
+        tests = [pair["tests"][inputs] for name in names for pair in _result(name, "paper")["groups"][0]["pairs"]]
+        p = [test["paper"][key] for test in tests for key in ("p_t", "p_u")]
+        kinds[family, inputs] = p + ([test["permutation"]["p_value"] for test in tests] if inputs == "tokens" else [])
+    assert max(kinds["llama", "gaussian"]) < 1e-5 and max(kinds["qwen", "gaussian"]) < 1e-6
+    assert min(kinds["llama", "tokens"]) > 0.08 and min(kinds["qwen", "tokens"]) > 0.15
+    return [f"a pair with N = 2,000, about {COUNTS[round(hours)]} hours at the rate of the records at T = 16"]
+
+
+def _claims_on_table_7() -> list[str]:
+    held_out = {
+        mitigation: fixed(1)(float(np.mean([seed["perplexity"]["held out"] for seed in run["by_seed"]])))
+        for mitigation, run in _result("table7")["cures"].items()
+    }
+    amplified, attenuated = held_out["positional amplification"], held_out["positional attenuation"]
+    return [f"amplification has {amplified} and attenuation {attenuated} where the baseline has {held_out['baseline']}"]
 
 
 def _is_own(pair) -> bool:
@@ -744,6 +850,7 @@ QUOTED: dict[str, Callable[[], list[str]]] = {
     "docs/results/claims.md": _claims,
     "docs/results/disputes.md": _disputes,
     "docs/results/initializations.md": _initializations,
+    "docs/results/measurements.md": _measurements,
     "docs/results/mitigations.md": _mitigations,
     "docs/results/pretraining.md": _pretraining,
     "docs/results/real_models.md": _real_models,
@@ -752,6 +859,7 @@ QUOTED: dict[str, Callable[[], list[str]]] = {
     "docs/results/survival.md": _survival,
     "docs/results/theory.md": _theory,
     "docs/results/weight_tests.md": _weight_tests,
+    "theory/ERRATA.md": _errata,
 }
 """Page -> phrases that it must hold, their numbers computed from the records."""
 
