@@ -326,14 +326,14 @@ def locked(path: Path | str, *, wait: bool = True) -> Iterator[bool]:
         InputError: the file cannot be written.
     """
     with writing(path):
-        stream = Path(path).open("a")
-    with stream:
-        try:
-            yield hold(stream.fileno(), wait=wait, without_locks=True)
-        finally:
-            # A process that was forked meanwhile has the file open too: closing it here alone would not let go.
-            with contextlib.suppress(OSError):
-                fcntl.flock(stream.fileno(), fcntl.LOCK_UN)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+    try:
+        yield hold(descriptor, wait=wait, without_locks=True)
+    finally:
+        # A process that was forked meanwhile has the file open too: closing it here alone would not let go.
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
 
 
 def hold(descriptor: int, *, wait: bool = False, without_locks: bool = False) -> bool:
