@@ -8,6 +8,7 @@ twice is the same file.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import hashlib
 import importlib
@@ -35,6 +36,8 @@ MAKER = "bornbiased ledger"
 TASK_FILE = "task.json"
 REQUESTED, FAILED = "asked-", "failed-"
 _FUNCTION = re.compile(r"(bornbiased_jax|experiments|tests)(\.\w+)+:compute")
+_UNOPENED = frozenset((errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ESTALE))
+"""Errors of opening a file that say nothing about its content."""
 _REMOVE = "it was edited or corrupted: remove it"
 
 T = TypeVar("T")
@@ -70,7 +73,9 @@ class Chunk(NamedTuple):
             Chunk(seed=42, start=0, stop=2000)
         """
         match = re.fullmatch(r"seed(\d+)-inputs(\d+)-(\d+)\.npz", name)
-        return None if match is None else cls(*map(int, match.groups()))
+        chunk = None if match is None else cls(*map(int, match.groups()))
+        # Digits of other scripts and leading zeros name no chunk.
+        return chunk if chunk is not None and chunk.name == name else None
 
 
 class RequestedRecord(TypedDict):
@@ -238,7 +243,11 @@ class TaskStore:
         (self.path / f"{FAILED}{chunk.name}.json").unlink(missing_ok=True)
 
     def read(self, chunk: Chunk) -> Results | None:
-        """Read one result, or None where there is none; a corrupted one is named, set aside, and counts as none."""
+        """Read one result, or None where there is none; a corrupted one is named, set aside, and counts as none.
+
+        Raises:
+            InputError: the file cannot be opened now, which says nothing about its content.
+        """
         path = self.path / chunk.name
         if not os.path.lexists(path):
             return None
@@ -255,6 +264,10 @@ class TaskStore:
         except MemoryError:
             raise
         except Exception as error:  # corrupted bytes make the archive's and NumPy's parsers raise errors of many kinds
+            if isinstance(error, OSError) and error.errno in _UNOPENED:
+                raise InputError(
+                    f"{path} cannot be read: {error.strerror}; run this again once it can be, or name another folder"
+                ) from error
             place = io.set_aside(path)
             progress.warn(f"{path} is corrupted ({error}): set aside as {place.name}, and computed again")
             return None

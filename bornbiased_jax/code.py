@@ -91,7 +91,7 @@ def closure(module: str, source: Path | None = None) -> dict[str, str]:
             place = _find(target)
             if place is None or any(f"{target}.".startswith(f"{silent}.") for silent in SILENT):
                 continue
-            if target == parent and place.name == "__init__.py" and "def __getattr__(" in place.read_text():
+            if target == parent and place.name == "__init__.py" and b"def __getattr__(" in place.read_bytes():
                 raise InputError(f"{member} of {parent} is found by name: import it from its module")
             waiting.append((target, place))
     return modules
@@ -108,7 +108,8 @@ def _find(module: str) -> Path | None:
 def _parse(path: Path) -> tuple[str, list[str]]:
     """Return the syntax of a file as text, and the modules and members that it imports by their full names."""
     try:
-        tree = ast.parse(path.read_text())
+        # As bytes: the locale's encoding may be another than the file's.
+        tree = ast.parse(path.read_bytes())
         return _text(tree), [name for node in ast.walk(tree) for name in _imports_of(node)]
     except (OSError, SyntaxError, ValueError) as error:
         raise InputError(f"{path} cannot be read as Python: {error}") from error

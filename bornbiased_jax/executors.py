@@ -27,6 +27,7 @@ from typing_extensions import override
 
 from bornbiased_jax import progress
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.schema import Processes, within
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -59,7 +60,7 @@ def engine_named(
         address: for "ray", of a running cluster; one of this machine is started for the call unless given.
 
     Raises:
-        InputError: no such engine, an option of another one, or its extra is not installed.
+        InputError: no such engine, an option of another one, no workers, or its extra is not installed.
     """
     if name not in ENGINES:
         raise InputError(f"engine {name!r} is unknown: name {', '.join(ENGINES)}")
@@ -77,7 +78,7 @@ def engine_named(
     # JAX takes three quarters of a GPU when it first computes there; workers share it, and this process only waits.
     if name != DEFAULT:
         os.environ.setdefault(PREALLOCATE, "false")
-    number = workers or WORKERS
+    number = WORKERS if workers is None else within(Processes, workers, "workers")
     engines: dict[str, Engine] = {
         "local": local,
         "processes": lambda _, num_jobs: WorkerProcesses(min(number, num_jobs)),

@@ -22,8 +22,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-import filelock
-
 from bornbiased_jax import schema
 from bornbiased_jax.errors import InputError
 
@@ -318,6 +316,8 @@ def set_aside(path: Path, suffix: str = DAMAGED) -> Path:
 def locked(path: Path | str, *, wait: bool = True) -> Iterator[bool]:
     """Hold a lock file while the block runs; it stays behind, and a process that dies lets go of it.
 
+    On a file system without locks it counts as held: two processes may then do the same work.
+
     Args:
         path: the lock file; its folder exists.
         wait: until another process lets go; else the value tells whether the lock is held.
@@ -326,27 +326,30 @@ def locked(path: Path | str, *, wait: bool = True) -> Iterator[bool]:
         InputError: the file cannot be written.
     """
     with writing(path):
-        Path(path).open("a").close()
-    lock = filelock.FileLock(path)
-    is_held = True
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
     try:
-        lock.acquire(timeout=-1 if wait else 0)
-    except filelock.Timeout:
-        is_held = False
-    except OSError:
-        pass  # a file system without locks: two processes may then do the same work
-    try:
-        yield is_held
+        yield hold(descriptor, wait=wait, without_locks=True)
     finally:
-        lock.release()
+        # A process that was forked meanwhile has the file open too: closing it here alone would not let go.
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
 
 
-def hold(descriptor: int, *, wait: bool = False) -> bool:
-    """Lock an open file or folder until it is closed; return False where another process has it, or has no locks."""
+def hold(descriptor: int, *, wait: bool = False, without_locks: bool = False) -> bool:
+    """Lock an open file or folder until it is closed; return False where another process has it.
+
+    Args:
+        descriptor: of the file or folder.
+        wait: until another process lets go.
+        without_locks: what to return on a file system that has no locks.
+    """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except OSError:
+    except (BlockingIOError, PermissionError):
         return False
+    except OSError:
+        return without_locks
     return True
 
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bornbiased_jax.errors import InputError
+from bornbiased_jax.schema import Seed, within
 
 PRNG_IMPL = "threefry2x32"
 MAX_SEED = 2**32 - 1
@@ -27,16 +27,15 @@ def stable_hash(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
 
 
-def check_seed(seed: int) -> int:
-    """Return the seed, if it is an integer from 0 to 2³² − 1.
+def check_seed(seed: int | jax.Array | np.ndarray) -> int:
+    """Return the seed, if it is an integer from 0 to 2³² − 1, or an array of one such.
 
     Raises:
         InputError: it is not.
     """
-    is_number = isinstance(seed, int | float | np.number) and not isinstance(seed, bool)
-    if not is_number or not 0 <= seed <= MAX_SEED or int(seed) != seed:
-        raise InputError(f"seed {seed!r} is not an integer from 0 to {MAX_SEED}")
-    return int(seed)
+    if isinstance(seed, jax.Array | np.ndarray) and seed.ndim == 0:
+        seed = seed.item()
+    return int(within(Seed, seed, "seed"))
 
 
 def stream_key(seed: int | jax.Array, stream: str) -> jax.Array:
@@ -47,7 +46,7 @@ def stream_key(seed: int | jax.Array, stream: str) -> jax.Array:
     Raises:
         InputError: the seed is out of range.
     """
-    number = seed if isinstance(seed, jax.Array | np.ndarray) else np.uint32(check_seed(seed))
+    number = seed if isinstance(seed, jax.core.Tracer) else np.uint32(check_seed(seed))
     # Not jax.random.key, which adds jax_random_seed_offset to the seed; the two words are those that it makes of one.
     words = jnp.stack([jnp.zeros((), jnp.uint32), jnp.asarray(number).astype(jnp.uint32)])
     return jax.random.fold_in(jax.random.wrap_key_data(words, impl=PRNG_IMPL), stable_hash(stream))

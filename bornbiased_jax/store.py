@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, as_completed
 from pathlib import Path
 from typing import NamedTuple, NotRequired
@@ -154,11 +154,12 @@ def fulfill(
     folder: Path | str | None,
     engine: Engine = local,
     advance: Callable[[int], None] | None = None,
-) -> list[Results]:
-    """Return the results of a request, in the order of its chunks, through a store where a folder is named.
+) -> Iterator[Results]:
+    """Compute what a request lacks; return its results in the order of its chunks, each read when its turn comes.
 
-    Several processes may do this for one task at the same time, with whatever engines: each goes through the missing
-    chunks in an order of its own, and skips what another one has computed when its turn comes.
+    With a store no more than one result is in memory. Several processes may do this for one task at the same time, with
+    whatever engines: each goes through the missing chunks in an order of its own, and skips what another one has
+    computed when its turn comes.
 
     Args:
         request: the chunks.
@@ -179,17 +180,36 @@ def fulfill(
             for block in _blocks(list(dict.fromkeys(request.chunks)), request.block)
             for chunk, tree in zip(block, compute(request.settings, request.sources, block), strict=True)
         }
-        return [dict(computed[chunk]) for chunk in request.chunks]
+        return iter([dict(computed[chunk]) for chunk in request.chunks])
+    tasks = Store(folder).task(task_of(request.function, request.settings))
+    _complete(tasks, request, engine, advance)
+    return _read_each(tasks, request, engine, advance)
+
+
+def _read_each(
+    tasks: TaskStore, request: Request, engine: Engine, advance: Callable[[int], None] | None
+) -> Iterator[Results]:
+    for chunk in request.chunks:
+        while (result := tasks.read(chunk)) is None:
+            # Removed or corrupted since it was computed.
+            _complete(tasks, request._replace(chunks=[chunk]), engine, advance)
+        yield result
+
+
+def _complete(tasks: TaskStore, request: Request, engine: Engine, advance: Callable[[int], None] | None) -> None:
+    """Compute the chunks of a request that a store lacks or has corrupted.
+
+    Raises:
+        InputError: the task refuses, the store cannot be written, or workers die again and again.
+    """
 
     def report_present(chunk: Chunk) -> None:
         if isinstance(advance, progress.Bar):
             advance.kept(chunk.stop - chunk.start)
 
-    # With one: read its chunks, and compute what it lacks.
-    tasks = Store(folder).task(task_of(request.function, request.settings))
-    results: dict[Chunk, Results] = {}
-    missing = _read_finished(tasks, request.chunks, results)
-    for chunk in results:
+    intact: set[Chunk] = set()
+    missing = _missing(tasks, request.chunks, intact)
+    for chunk in intact:
         report_present(chunk)
     failed_rounds = 0
     while missing:
@@ -207,14 +227,13 @@ def fulfill(
         except BrokenExecutor as error:
             reason = str(error)
             progress.warn(f"a worker died ({reason}): what it had not finished is computed again")
-        # Read what was computed, here or elsewhere; rounds without progress are counted.
-        num_before, missing = len(missing), _read_finished(tasks, request.chunks, results)
+        # Look at what was computed, here or elsewhere; rounds without progress are counted.
+        num_before, missing = len(missing), _missing(tasks, request.chunks, intact)
         failed_rounds = 0 if len(missing) < num_before else failed_rounds + 1
         if failed_rounds == MAX_FAILED_ROUNDS:
             raise InputError(
                 f"{MAX_FAILED_ROUNDS} attempts gave no result ({reason}): look at the disk, the memory and the workers"
             )
-    return [results[chunk] for chunk in request.chunks]
 
 
 def _compute_here(
@@ -257,18 +276,11 @@ def _sources(tasks: TaskStore, request: Request) -> Results:
     return {**request.sources, **{name: tasks.put(name, array) for name, array in request.arrays.items()}}
 
 
-def _read_finished(tasks: TaskStore, chunks: Sequence[Chunk], results: dict[Chunk, Results]) -> list[Chunk]:
-    """Read finished chunks that were not read yet; return those that are missing."""
+def _missing(tasks: TaskStore, chunks: Sequence[Chunk], intact: set[Chunk]) -> list[Chunk]:
+    """Return the chunks that are missing or corrupted; add the others to those that were found intact."""
     present = tasks.chunks()
-    missing = []
-    for chunk in dict.fromkeys(chunks):
-        if chunk not in results:
-            tree = tasks.read(chunk) if chunk in present else None
-            if tree is None:
-                missing.append(chunk)
-            else:
-                results[chunk] = tree
-    return missing
+    intact |= {chunk for chunk in present.intersection(chunks) - intact if tasks.read(chunk) is not None}
+    return [chunk for chunk in dict.fromkeys(chunks) if chunk not in intact]
 
 
 def _blocks(chunks: Sequence[Chunk], size: int) -> list[list[Chunk]]:

@@ -11,9 +11,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -108,9 +109,11 @@ def plan(probe: Probe, params: PyTree, batch: PyTree, num_seeds: int, options: S
         options: the choices that are fixed already.
 
     Raises:
-        InputError: a chunk below 1, or a mesh without an axis ``seed``.
+        InputError: a chunk below 1, no such mode, or a mesh without an axis ``seed``.
     """
     chunk, mesh = options.chunk, options.mesh
+    if options.mode not in get_args(SweepMode):
+        raise InputError(f"mode {options.mode!r} is not one of {', '.join(get_args(SweepMode))}")
     if chunk is not None and chunk < 1:
         raise InputError(f"chunk={chunk} is not at least 1")
     if mesh is not None and "seed" not in mesh.axis_names:
@@ -241,7 +244,7 @@ def sweep(
     *,
     advance: Callable[[int], None] | None = None,
 ) -> Iterator[tuple[int, PyTree]]:
-    """Run a probe on the model of every seed and yield (seed, result on the host) in the order given.
+    """Run a probe on the model of every seed and yield (seed, result on the host) in the order given, chunk by chunk.
 
     Args:
         probe: the measurement.
@@ -263,6 +266,8 @@ def sweep(
     compiled = _compiled(probe, params if callable(params) else None, layout.mode, options.mesh)
     weights = None if callable(params) else params
     results: dict[int, PyTree] = {}
+    # Seeds given twice are computed once, and a result is kept until it was yielded as often.
+    waiting, uses = deque(seeds), Counter(seeds)
     for start in range(0, len(distinct), layout.chunk):
         part = distinct[start : start + layout.chunk]
         # The last shard is padded, so that one compiled program serves all; shards without a seed are left out.
@@ -272,9 +277,10 @@ def sweep(
         result = _sweep_chunk(compiled, weights, np.split(padded, len(padded) // size), batches(), tick)
         for i, seed in enumerate(part):
             results[seed] = jax.tree.map(lambda leaf, i=i: leaf[i], result)
-    # Seeds given twice are computed once.
-    for seed in seeds:
-        yield seed, results[seed]
+        while waiting and waiting[0] in results:
+            seed = waiting.popleft()
+            uses[seed] -= 1
+            yield seed, results[seed] if uses[seed] else results.pop(seed)
 
 
 def _sweep_chunk(

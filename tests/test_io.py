@@ -1,6 +1,8 @@
 """Atomic writes, folders that know their own files, and sealed JSON: no file of others is replaced or removed."""
 
 import contextlib
+import errno
+import fcntl
 import json
 import os
 import stat
@@ -199,6 +201,37 @@ def test_only_stale_part_files_removed(tmp_path):
         assert io.hold(stream.fileno())
         io.write_text(tmp_path / "a", "whole")
     assert sorted(os.listdir(tmp_path)) == [alive.name, thesis.name, other.name, "a"]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_file_system_without_locks_refuses_nobody_and_removes_nothing(tmp_path, monkeypatch, code):
+    """Lustre without its option `flock` answers ENOSYS: the first process there was told of another one."""
+
+    def unsupported(*unused):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+    for _ in range(2):
+        with io.locked(tmp_path / "lock", wait=False) as is_held, io.locked(tmp_path / "lock"):
+            assert is_held
+    (tmp_path / ".a.00000000.part").write_text("half")
+    io.write_text(tmp_path / "a", "whole")
+    assert sorted(os.listdir(tmp_path)) == [".a.00000000.part", "a", "lock"]
+
+
+def test_lock_is_for_one_and_let_go_of_although_a_child_has_the_file_open(tmp_path, monkeypatch):
+    descriptors, real = [], fcntl.flock
+    monkeypatch.setattr(fcntl, "flock", lambda number, kind: descriptors.append(number) or real(number, kind))
+    with io.locked(tmp_path / "lock") as is_held:
+        # A process that is forked meanwhile shares the open file.
+        of_child = os.dup(descriptors[0])
+        with io.locked(tmp_path / "lock", wait=False) as is_held_twice:
+            assert is_held and not is_held_twice
+        with io.locked(tmp_path / "lock", wait=False) as is_held_twice:
+            assert not is_held_twice
+    with io.locked(tmp_path / "lock", wait=False) as is_held:
+        assert is_held
+    os.close(of_child)
 
 
 @pytest.mark.parametrize("folder", [False, True])

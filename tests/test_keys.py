@@ -115,7 +115,18 @@ def test_a_traced_seed_gives_the_same_key_as_a_python_one():
     np.testing.assert_array_equal(traced, jax.random.key_data(keys.init_key(4_000_000_000)))
 
 
-@pytest.mark.parametrize("seed", [-1, 2**32, 1.5, True, float("nan"), float("inf")])
+def test_a_seed_in_an_array_gives_the_same_key_as_a_python_one():
+    expected = jax.random.key_data(keys.init_key(7))
+    for seed in (np.int64(7), np.asarray(7), jnp.asarray(7), 7.0):
+        np.testing.assert_array_equal(jax.random.key_data(keys.init_key(seed)), expected)
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [-1, 2**32, 1.5, True, float("nan"), float("inf"), 10**5000, np.complex64(1), "1", None]
+    + [np.asarray(-1), jnp.asarray(-1), np.asarray(1.5), np.arange(2)],
+    ids=lambda seed: type(seed).__name__,
+)
 def test_bad_seeds_are_refused(seed):
     for function in (keys.check_seed, keys.init_key):
         with pytest.raises(InputError, match="seed"):

@@ -1,5 +1,6 @@
 """What a store keeps is found again, by whoever asks; nothing is lost, nothing counted twice."""
 
+import errno
 import io
 import itertools
 import json
@@ -9,6 +10,7 @@ import socket
 import sys
 import tempfile
 import time
+import tracemalloc
 import types
 from concurrent.futures import Future
 from pathlib import Path
@@ -149,6 +151,71 @@ def test_chunk_with_corrupted_array_header_computed_again(tmp_path, before, afte
     about, header, rest = path.read_bytes().partition(b"leaf0.npy")
     path.write_bytes(about + header + rest.replace(before, after, 1))
     assert tasks.read(chunk) is None and path.with_name(f"{path.name}.damaged").exists()
+
+
+def test_chunk_that_may_not_be_read_is_not_called_corrupted():
+    """Of another user's files it was set aside and computed again, as if it were damaged."""
+    # Not tmp_path, whose parents are root's own.
+    with tempfile.TemporaryDirectory() as place:
+        tasks = task_store(place)
+        computed(tasks, CHUNKS[:1])
+        path = tasks.path / CHUNKS[0].name
+        path.chmod(0o000)
+        for folder in (tasks.path, Path(place)):
+            folder.chmod(0o777)
+        with an_ordinary_user(), pytest.raises(InputError, match=r"npz cannot be read: Permission denied; .*another"):
+            tasks.read(CHUNKS[0])
+        assert path.exists() and not list(tasks.path.glob("*.damaged"))
+
+
+def test_open_files_beyond_the_limit_damage_no_chunk(tmp_path, monkeypatch):
+    tasks = task_store(tmp_path)
+    computed(tasks, CHUNKS[:1])
+
+    def refuse(*unused, **ignored):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", refuse)
+        with pytest.raises(InputError, match="cannot be read: Too many open files"):
+            tasks.read(CHUNKS[0])
+    assert tasks.read(CHUNKS[0]) is not None
+
+
+def test_file_named_almost_like_a_chunk_is_none(tmp_path):
+    tasks = task_store(tmp_path)
+    tasks.open(CHUNKS)
+    for name in ("seed07-inputs0-10.npz", "seed٧-inputs0-10.npz"):
+        (tasks.path / name).write_text("")
+    assert tasks.chunks() == set()
+    assert sorted(computed(tasks)[0]) == sorted(CHUNKS)
+
+
+def test_results_are_read_one_at_a_time(tmp_path):
+    """Sums over ranges are D² numbers a layer: those of all seeds do not fit in memory together."""
+    tasks = task_store(tmp_path)
+    chunks = [Chunk(seed, 0, 200_000) for seed in range(40)]
+    request = Request(FUNCTION, tasks.task.settings, chunks)
+    tracemalloc.start()
+    try:
+        sums = [float(result["sum"]) for result in fulfill(request, tmp_path)]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(sums) == 40
+    # An array has 0.8 MB, all of them 32 MB; while one is written or read there are a few copies of it.
+    assert peak < 16e6
+
+
+def test_chunk_damaged_before_its_turn_is_computed_again(tmp_path):
+    tasks = task_store(tmp_path)
+    results = fulfill(Request(FUNCTION, tasks.task.settings, CHUNKS), tmp_path)
+    expected = [next(results)["sum"]]
+    (tasks.path / CHUNKS[1].name).write_bytes(b"")
+    (tasks.path / CHUNKS[2].name).unlink()
+    expected += [result["sum"] for result in results]
+    assert expected == [result["sum"] for result in fulfill(Request(FUNCTION, {"factor": 2}, CHUNKS), tmp_path)]
+    assert (tasks.path / f"{CHUNKS[1].name}.damaged").exists()
 
 
 def test_two_processes_divide_the_work(tmp_path):
@@ -297,8 +364,8 @@ def test_workers_that_die_again_and_again_end_the_call(tmp_path):
 
 def test_engines_by_name():
     assert engine_named("local") is local
-    for name, workers in (("clouds", None), ("local", 3)):
-        with pytest.raises(InputError, match="engine"):
+    for name, workers in (("clouds", None), ("local", 3), ("processes", 0), ("processes", -1)):
+        with pytest.raises(InputError, match="engine|workers=.* is not an integer from 1"):
             engine_named(name, workers=workers)
 
 

@@ -131,6 +131,17 @@ def test_no_seed_is_computed_twice(monkeypatch, options, num_seeds):
     assert len(set(computed)) == num_seeds and len(computed) == most
 
 
+def test_results_come_chunk_by_chunk():
+    """Those of thousands of seeds, each as long as the vocabulary, were held until the last was there."""
+    passes = []
+    rows = sweep(
+        product_probe(), draw, [5, 6, 5, 7], lambda: passes.append(1) or BATCHES, SweepOptions(mode="map", chunk=1)
+    )
+    # One look at a batch for the plan, and one pass.
+    assert next(rows)[0] == 5 and len(passes) == 2
+    assert [seed for seed, _ in rows] == [6, 5, 7] and len(passes) == 4
+
+
 def test_chunks_have_about_one_size(monkeypatch):
     monkeypatch.setattr("bornbiased_jax.hardware.cores", lambda: 2)
     assert planned(BATCHES[0], 257, mode="map").chunk == 130
@@ -164,7 +175,13 @@ def test_cpu_shards_agree(monkeypatch, num_seeds):
 
 
 @pytest.mark.parametrize(
-    ("seeds", "options", "word"), [([], {}, "no seeds"), ([-1], {}, "seed"), ([1], {"chunk": 0}, "chunk")]
+    ("seeds", "options", "word"),
+    [
+        ([], {}, "no seeds"),
+        ([-1], {}, "seed"),
+        ([1], {"chunk": 0}, "chunk"),
+        ([1], {"mode": "maps"}, "not one of auto"),
+    ],
 )
 def test_bad_calls_are_refused(seeds, options, word):
     with pytest.raises(InputError, match=word):

@@ -26,11 +26,10 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.executors import Engine, local
 from bornbiased_jax.lineage import tensor_file
 from bornbiased_jax.lineage.outputs import OutputOptions, check_memory, embedding_moments, last_outputs, storage_of
-from bornbiased_jax.model.memory import FLOAT, weights_bytes
 from bornbiased_jax.model.streaming import check_plain
 from bornbiased_jax.probes.inputs import KINDS, Inputs
 from bornbiased_jax.probes.inputs.facts import arrays_of, facts_of, from_facts
-from bornbiased_jax.probes.measure import RANGE_OPERATIONS
+from bornbiased_jax.probes.measure import range_length
 from bornbiased_jax.schema import Layers
 
 FORMAT = "bornbiased-fingerprint-1"
@@ -161,11 +160,8 @@ def fingerprint_outputs(
 
 
 def spans(checkpoint: Checkpoint, inputs: Inputs, size: int, requested: int | None = None) -> list[Chunk]:
-    """Split the inputs into ranges of whole batches: of the sequences requested, or of about ``RANGE_OPERATIONS``."""
-    # Two operations a weight and token.
-    operations = 2.0 * (weights_bytes(checkpoint.cfg) / FLOAT) * inputs.seq_len
-    num_sequences = requested or max(1, int(RANGE_OPERATIONS / operations))
-    step = -(-num_sequences // size) * size
+    """Split the inputs into ranges (:func:`.probes.measure.range_length`)."""
+    step = range_length(checkpoint.cfg, inputs.seq_len, size, requested)
     return [Chunk(0, start, min(start + step, inputs.num_inputs)) for start in range(0, inputs.num_inputs, step)]
 
 

@@ -190,6 +190,26 @@ def order_inputs(inputs: Inputs, size: int) -> Batches:
     return Batches(order_N, np.asarray(last_N)[order_N], size)
 
 
+def range_length(cfg: ModelConfig, seq_len: int, batch_size: int, requested: int | None = None) -> int:
+    """Return the number of sequences in a range: whole batches, of about :data:`RANGE_OPERATIONS` for one seed.
+
+    Args:
+        cfg: the architecture.
+        seq_len: T.
+        batch_size: sequences in a batch.
+        requested: sequences in a range instead, rounded up to whole batches.
+
+    Raises:
+        InputError: fewer than one was asked for.
+    """
+    if requested is not None and requested < 1:
+        raise InputError(f"{requested} inputs in a range are not at least 1")
+    # Two operations for each weight and token.
+    operations = 2.0 * (weights_bytes(cfg) / FLOAT) * seq_len
+    per_range = requested or max(1, int(RANGE_OPERATIONS / operations))
+    return math.ceil(per_range / batch_size) * batch_size
+
+
 def input_ranges(
     cfg: ModelConfig, seq_len: int, batches: Batches, requested: int | None = None
 ) -> list[tuple[int, int]]:
@@ -201,17 +221,12 @@ def input_ranges(
         cfg: the architecture.
         seq_len: T.
         batches: the order.
-        requested: sequences in a range instead.
+        requested: as of :func:`range_length`.
 
     Raises:
         InputError: fewer than one was asked for.
     """
-    if requested is not None and requested < 1:
-        raise InputError(f"{requested} inputs in a range are not at least 1")
-    # Two operations for each weight and token.
-    operations = 2.0 * (weights_bytes(cfg) / FLOAT) * seq_len
-    per_range = requested or max(1, int(RANGE_OPERATIONS / operations))
-    size = math.ceil(per_range / batches.size) * batches.size
+    size = range_length(cfg, seq_len, batches.size, requested)
     total, last_N = len(batches.order_N), batches.last_N
     # Extend each range to the end of its last run of equal last tokens.
     ends = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TypedDict
 
@@ -106,8 +107,8 @@ def probe(
         advance: called with the number of sequences probed since the last call.
 
     Raises:
-        InputError: a single input, inputs that do not fit the model, a store that cannot be written, or another engine
-            without one.
+        InputError: no seeds or a bad one, a single input, inputs that do not fit the model, a store that cannot be
+            written, or another engine without one.
         Overflow: hidden states that are not finite.
 
     Example:
@@ -122,13 +123,16 @@ def probe(
         True
     """
     cfg = subject.cfg
+    seeds = [check_seed(seed) for seed in seeds]
+    if not seeds:
+        raise InputError("no seeds: give at least one, as in --seeds 0:8 or --seeds 42,43")
     inputs.check_fits(cfg)
     check_number(inputs)
     if subject.weights is not None:
         check_overflow(cfg, subject.weights)
         if mesh is not None:
             subject = subject._replace(weights=parallel.place_params(cfg, subject.weights, mesh))
-    elif seeds and _largest_std(cfg) > LARGE:
+    elif _largest_std(cfg) > LARGE:
         # Logits are infinite, or norms give zeros, for one seed as for all: the first token would be preferred.
         check_overflow(cfg, init_seed(cfg, seeds[0]), SMALLER)
     # Batches that fit the devices and the memory.
@@ -158,12 +162,12 @@ def probe(
         )
     else:
         # With a store: programs whose results do not depend on how many seeds are computed together.
-        steady = plan(probe_pass.probe(), probe_pass.params, None, len(seeds) or 1, layout)
+        steady = plan(probe_pass.probe(), probe_pass.params, None, len(seeds), layout)
         probe_pass = probe_pass._replace(mode=steady.mode, at_once=steady.at_once)
         spans = input_ranges(cfg, inputs.seq_len, batches, options.range_size)
         request = _request(probe_pass, seeds, spans, steady.chunk, engine, mesh, advance)
-        parts = dict(zip(request.chunks, store.fulfill(request, resume, engine, advance), strict=True))
-        results = ((seed, _result_of_seed(probe_pass, seed, spans, parts)) for seed in seeds)
+        parts = store.fulfill(request, resume, engine, advance)
+        results = ((seed, _result_of_seed(probe_pass, seed, list(islice(parts, len(spans))))) for seed in seeds)
     for seed, result in results:
         yield _record(cfg, seed, inputs, result, options.intra)
 
@@ -182,10 +186,7 @@ def _request(
     mesh: jax.sharding.Mesh | None,
     advance: Callable[[int], None] | None,
 ) -> store.Request:
-    """Request a chunk for each seed and range of inputs."""
-    distinct = list(dict.fromkeys(check_seed(seed) for seed in seeds))
-    if not distinct:
-        raise InputError("no seeds: give at least one, as in --seeds 0:8 or --seeds 42,43")
+    """Request a chunk for each seed and range of inputs, the ranges of a seed one after the other."""
     is_local, reference = engine is local, probe_pass.subject.reference
     if not is_local and probe_pass.subject.weights is not None and reference is None:
         raise InputError("other processes cannot have weights that lie in this one alone: give their reference as well")
@@ -199,7 +200,7 @@ def _request(
     return store.Request(
         chunks.FUNCTION,
         probe_pass.settings(),
-        [Chunk(seed, *span) for span in spans for seed in distinct],
+        [Chunk(seed, *span) for seed in seeds for span in spans],
         compute_here,
         block,
         sources={} if reference is None else portable_source(reference),
@@ -207,12 +208,9 @@ def _request(
     )
 
 
-def _result_of_seed(
-    probe_pass: chunks.Pass, seed: int, spans: Sequence[tuple[int, int]], parts: dict[Chunk, Results]
-) -> Results:
+def _result_of_seed(probe_pass: chunks.Pass, seed: int, parts: Sequence[Results]) -> Results:
     """Return the result of the only range, or of the merged sums of several."""
-    sums = [parts[Chunk(seed, *span)] for span in spans]
-    return sums[0] if len(sums) == 1 else merge_ranges(probe_pass.probe(), probe_pass.params, seed, sums)
+    return parts[0] if len(parts) == 1 else merge_ranges(probe_pass.probe(), probe_pass.params, seed, parts)
 
 
 @dataclasses.dataclass

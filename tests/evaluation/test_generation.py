@@ -109,7 +109,7 @@ def test_sampling_is_repeated_by_its_seed():
         (dict(temperature=1.0, top_k=0), "top_k=0"),
         (dict(temperature=1.0, top_p=0.0), "top_p=0.0"),
         (dict(top_k=3), "give a temperature above 0"),
-        (dict(temperature=1.0, seed=-1), "seed -1"),
+        (dict(temperature=1.0, seed=-1), "seed=-1"),
     ],
 )
 def test_sampling_out_of_range_is_refused(numbers, sentence):

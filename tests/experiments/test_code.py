@@ -174,6 +174,17 @@ def test_modules_named_in_full_by_strings_are_followed(tmp_path):
         code.closure("odd", source=tmp_path / "odd.py")
 
 
+def test_digest_does_not_depend_on_the_encoding_of_the_locale(tmp_path, monkeypatch):
+    """In a locale of ASCII or Latin-1 the text of this package was refused, or had another digest."""
+    path = tmp_path / "odd.py"
+    path.write_text("NAME = 'D²'\r\n", encoding="utf-8", newline="")
+    expected = code.closure("odd", source=path)["odd"]
+    assert "D²" in expected
+    code._parse.cache_clear()
+    monkeypatch.setattr("io.text_encoding", lambda encoding, level=2: encoding or "latin-1")
+    assert code.closure("odd", source=path)["odd"] == expected
+
+
 def test_values_and_arrays_come_back_and_are_kept(tmp_path, monkeypatch):
     calls = []
 

@@ -116,15 +116,24 @@ def test_descriptions_are_json():
         lambda: random_tokens(4, 0, 50),
         lambda: random_tokens(4, 4, 0),
         lambda: random_tokens(4.5, 4, 50),
+        lambda: random_tokens(float("nan"), 4, 50),
+        lambda: random_tokens(float("inf"), 4, 50),
+        lambda: random_tokens(True, 4, 50),
+        lambda: random_tokens("4", 4, 50),
+        lambda: random_tokens(4, 4, 2**40),
         lambda: gaussian(-1, 4, 5),
         lambda: gaussian(1, 4, 0),
         lambda: parse_inputs("tokens", num_inputs=0, seq_len=4, cfg=CFG),
         lambda: parse_inputs("builtin:prose", num_inputs=4, seq_len=0, cfg=CFG),
     ],
 )
-def test_sizes_below_one_are_refused(call):
-    with pytest.raises(InputError, match="is not at least 1"):
+def test_sizes_out_of_range_are_refused(call):
+    with pytest.raises(InputError, match="is not an integer from 1 to"):
         call()
+
+
+def test_whole_floats_are_sizes():
+    assert random_tokens(4.0, np.int64(3), 50.0).digest == random_tokens(4, 3, 50).digest
 
 
 def test_ranges_and_seeds_are_checked():
@@ -132,7 +141,7 @@ def test_ranges_and_seeds_are_checked():
     for start, stop in ((0, 5), (-1, 2), (2, 2), (3, 1)):
         with pytest.raises(InputError, match="not within the 4"):
             result.batch(start, stop)
-    with pytest.raises(InputError, match="seed -1"):
+    with pytest.raises(InputError, match="seed=-1"):
         random_tokens(4, 4, 50, seed=-1)
 
 
@@ -260,5 +269,5 @@ def test_random_kinds_are_drawn_for_an_architecture(kind):
     assert fewer.vectors or fewer.batch(0, 5).max() < 7
     with pytest.raises(InputError, match="unknown random inputs 'text'"):
         inputs.random_inputs("text", 5, 6, CFG)
-    with pytest.raises(InputError, match="vocab_size=0 is not at least 1"):
+    with pytest.raises(InputError, match="vocab_size=0 is not an integer from 1"):
         inputs.random_inputs("tokens", 5, 6, CFG, vocab_size=0)

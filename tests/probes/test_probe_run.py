@@ -120,6 +120,11 @@ print(json.dumps(peaks))
 """
 
 
+def test_seeds_in_an_array_are_those_of_a_list(inputs):
+    first, second = (list(probe(untrained(CFG), seeds, inputs)) for seeds in (np.arange(2), [0, 1]))
+    assert first == second
+
+
 @pytest.mark.nightly
 def test_memory_grows_neither_with_inputs_nor_with_seeds():
     first, inputs, seeds = json.loads(run_python(MEMORY, JAX_PLATFORMS="cpu"))

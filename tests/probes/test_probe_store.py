@@ -161,7 +161,7 @@ def test_meshes_that_cut_sums_in_other_ways_have_separate_tasks(tmp_path, monkey
 
     def fulfill(request, *_):
         settings.append(request.settings)
-        return [{}] * len(request.chunks)
+        return iter([{}] * len(request.chunks))
 
     monkeypatch.setattr("bornbiased_jax.parallel.place_params", lambda cfg, params, mesh: params)
     monkeypatch.setattr("bornbiased_jax.store.fulfill", fulfill)

@@ -190,7 +190,7 @@ def _task(folder: Path) -> TaskStore:
 
 
 def _results(folder: Path, path: Path) -> Any:
-    return fulfill(Request(TOY, {"factor": 2}, [CHUNK]), folder)
+    return list(fulfill(Request(TOY, {"factor": 2}, [CHUNK]), folder))
 
 
 def _noted(name: str) -> Callable[[Path], str]:

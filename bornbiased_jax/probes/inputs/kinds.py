@@ -23,6 +23,7 @@ from bornbiased_jax import keys
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.limits import check_length, check_tokens, check_width
+from bornbiased_jax.schema import Count, SeqLen, Vocabulary, Width, within
 
 AnyArray: TypeAlias = np.ndarray | jax.Array
 HostOrDevice = TypeVar("HostOrDevice", np.ndarray, jax.Array)
@@ -296,7 +297,7 @@ def random_tokens(num_inputs: int, seq_len: int, vocab_size: int, seed: int = 0)
         >>> random_tokens(2_000, 6, 50_304, seed=0).batch(0, 1).tolist()
         [[3247, 7437, 42835, 31420, 13681, 32227]]
     """
-    check_sizes(num_inputs=num_inputs, seq_len=seq_len, vocab_size=vocab_size)
+    num_inputs, seq_len, vocab_size = check_sizes(num_inputs=num_inputs, seq_len=seq_len, vocab_size=vocab_size)
     return Inputs("tokens", num_inputs, seq_len, vocab_size=vocab_size, seed=keys.check_seed(seed))
 
 
@@ -310,7 +311,7 @@ def gaussian(num_inputs: int, seq_len: int, d_model: int, seed: int = 0) -> Inpu
         >>> gaussian(100, 3, 8).batch(0, 2).shape
         (2, 3, 8)
     """
-    check_sizes(num_inputs=num_inputs, seq_len=seq_len, d_model=d_model)
+    num_inputs, seq_len, d_model = check_sizes(num_inputs=num_inputs, seq_len=seq_len, d_model=d_model)
     return Inputs("gaussian", num_inputs, seq_len, d_model=d_model, seed=keys.check_seed(seed))
 
 
@@ -333,12 +334,13 @@ def from_tokens(tokens_NT: ArrayLike, vocab_size: int, **source: object) -> Inpu
     return Inputs("text", num_inputs, seq_len, vocab_size=vocab_size, tokens_NT=tokens_NT, source=source)
 
 
-def check_sizes(**sizes: int) -> None:
-    """Refuse sizes that are not whole numbers from 1 up.
+_SIZES = {"num_inputs": Count, "seq_len": SeqLen, "vocab_size": Vocabulary, "d_model": Width}
+
+
+def check_sizes(**sizes: int) -> tuple[int, ...]:
+    """Return sizes of inputs as integers, in the order given.
 
     Raises:
-        InputError: one of them is not; the message names it.
+        InputError: one of them is out of range; the message names it.
     """
-    for name, value in sizes.items():
-        if isinstance(value, bool) or int(value) != value or value < 1:
-            raise InputError(f"{name}={value} is not at least 1: ask for one or more")
+    return tuple(within(_SIZES[name], value, name) for name, value in sizes.items())

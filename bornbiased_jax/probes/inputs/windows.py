@@ -38,7 +38,7 @@ def text(
     Raises:
         InputError: a size below 1, too little text, an id outside the vocabulary, or a corrupted source.
     """
-    check_sizes(num_inputs=num_inputs, seq_len=seq_len, vocab_size=vocab_size)
+    num_inputs, seq_len, vocab_size = check_sizes(num_inputs=num_inputs, seq_len=seq_len, vocab_size=vocab_size)
     documents = read_documents(source, longest=_LONGEST_DOCUMENT)
     needed = num_inputs * seq_len
     ids = _join_ids(encode_documents(tokenizer, documents, batch=1), needed)
