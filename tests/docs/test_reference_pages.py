@@ -40,7 +40,9 @@ def test_every_key_of_json_is_on_its_page():
 
 def test_keys_that_other_models_and_inputs_have_are_in_the_rows_of_their_commands(tmp_path):
     page = (ROOT / "docs" / "json.md").read_text()
-    rows = {name: set(re.findall(r"`([^`]+)`", keys)) for name, keys in re.findall(r"^\| `(\S+)` \| (.*) \|$", page, re.M)}
+    rows = {
+        name: set(re.findall(r"`([^`]+)`", keys)) for name, keys in re.findall(r"^\| `(\S+)` \| (.*) \|$", page, re.M)
+    }
     assert rows["evaluate"] == set(get_type_hints(CheckpointScores))
     assert {"verdict", "reason"} <= rows["parity"]
     (tmp_path / "a.txt").write_text("some words " * 9)
