@@ -16,6 +16,7 @@ from jinja2 import Environment
 
 from bornbiased_jax import io
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.record import flat
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -248,18 +249,6 @@ class RecordResult(Result):
     def rows(self) -> list[dict[str, object]]:
         """Return one row of the record's own entries."""
         return [{key: cell for key, cell in self.record.items() if key != "model" and not isinstance(cell, Mapping)}]
-
-
-def flat(row: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """Flatten mappings within a row.
-
-    >>> flat({"seed": 0, "theory": {"low": 0.1, "inside": True}})
-    {'seed': 0, 'theory.low': 0.1, 'theory.inside': True}
-    """
-    cells: dict[str, object] = {}
-    for name, cell in row.items():
-        cells |= flat(cell, f"{prefix}{name}.") if isinstance(cell, Mapping) else {f"{prefix}{name}": cell}
-    return cells
 
 
 def listing(title: str, columns: Mapping[str, str], rows: Sequence[Mapping[str, object]], note: str = "") -> Listing:

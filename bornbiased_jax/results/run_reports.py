@@ -87,7 +87,8 @@ class Evaluation(RecordResult):
         sentences = [
             f"Perplexity {choices}: at each token the model is as undecided as among {choices} equally likely ones, at "
             f"a context of {value['context']:,} tokens.",
-            f"That is a mean over {value['num_tokens']:,} predicted tokens of {count(value['num_sequences'], 'sequence')}.",
+            f"That is a mean over {value['num_tokens']:,} predicted tokens of "
+            f"{count(value['num_sequences'], 'sequence')}.",
         ]
         if value["training_text"] is None and value.get("step"):
             sentences.append("Whether the run was trained on this text is not known.")
