@@ -223,6 +223,18 @@ def lasting(value: object) -> Any:  # noqa: ANN401 (JSON of any form)
     return [lasting(entry) for entry in value] if isinstance(value, (list, tuple)) else value
 
 
+def flat(value: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    """Flatten mappings within an object.
+
+    >>> flat({"seed": 0, "theory": {"low": 0.1, "inside": True}})
+    {'seed': 0, 'theory.low': 0.1, 'theory.inside': True}
+    """
+    entries: dict[str, object] = {}
+    for name, entry in value.items():
+        entries |= flat(entry, f"{prefix}{name}.") if isinstance(entry, Mapping) else {f"{prefix}{name}": entry}
+    return entries
+
+
 def content_digest(record: Mapping[str, object]) -> str:
     """Compute the SHA-256 of what lasts of a record, as JSON with sorted names and no spaces: a commitment to it.
 

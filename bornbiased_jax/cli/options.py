@@ -202,7 +202,8 @@ def swept_configs(
     values = texts.split(",")
     if not (field and equals and all(values)):
         raise InputError(f"--sweep {shown(sweep)} is not of the form field=a,b,c, as in d_model=64,128,256")
-    if len(set(values)) < len(values):
+    labels = [dict([parse_setting(f"{field}={text}")]) for text in values]
+    if any(label in labels[:index] for index, label in enumerate(labels)):
         raise InputError(f"--sweep {shown(sweep)} names a value twice: leave one of them out")
     for setting in settings:
         if setting.partition("=")[0] == field:
@@ -210,9 +211,8 @@ def swept_configs(
                 f"--set {shown(setting)} and --sweep {shown(sweep)} set one field: leave --set {field} out"
             )
     configs = []
-    for text in values:
+    for text, label in zip(values, labels, strict=True):
         setting = f"{field}={text}"
-        label = dict([parse_setting(setting)])
         try:
             configs.append((model_config(name, [*settings, setting], field), label))
         except InputError as error:

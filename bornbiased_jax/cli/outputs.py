@@ -167,8 +167,8 @@ def write_result(json_file: str | None, value: Mapping[str, Any]) -> None:
         return
     value = record.with_provenance(value, command_line())
     if json_file == "-":
-        json.dump(value, sys.stdout, indent=2, allow_nan=False)
-        sys.stdout.write("\n")
+        # As one text: of a value that is no JSON nothing is written.
+        sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
     else:
         io.write_json(json_file, value)
 

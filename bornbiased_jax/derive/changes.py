@@ -49,8 +49,7 @@ class ChangeKind:
     """One kind of change.
 
     Attributes:
-        form: how it is written on the command line.
-        description: what it does, in words.
+        form: how it is written on the command line, whose help says what it does.
         preserves: whether the function stays: all logits, or those of the token ids that ``preserved_ids`` names.
         read: the text after the first colon to the argument; raises ValueError with what it should be.
         apply: the change.
@@ -59,7 +58,6 @@ class ChangeKind:
     """
 
     form: str
-    description: str
     preserves: bool
     read: Callable[[str], Any]
     apply: Callable[[Model, Any, ChangeContext], Model]
@@ -281,7 +279,6 @@ def _scale_unused(model: Model, factor: float, context: ChangeContext) -> Model:
 KINDS: dict[str, ChangeKind] = {
     "noise": ChangeKind(
         "noise:0.1",
-        "Gaussian noise of so many standard deviations on every matrix",
         False,
         _number(0.0, math.inf),
         lambda model, strength, context: (
@@ -291,21 +288,18 @@ KINDS: dict[str, ChangeKind] = {
     ),
     "prune": ChangeKind(
         "prune:0.5",
-        "this fraction of every matrix, the smallest entries, set to zero",
         False,
         _number(0.0, 1.0),
         lambda model, fraction, _context: (model[0], damage.prune(model[1], fraction)),
     ),
     "round": ChangeKind(
         "round:8",
-        "weights rounded to so many bits, symmetric, a step for each output channel",
         False,
         _integer(2, 16),
         lambda model, bits, _context: (model[0], damage.round_weights(model[1], bits)),
     ),
     "merge": ChangeKind(
         "merge:OTHER:0.5",
-        "this fraction of another model, the rest of this one",
         False,
         _model_and_strength,
         _with_other(damage.merge),
@@ -313,7 +307,6 @@ KINDS: dict[str, ChangeKind] = {
     ),
     "slerp": ChangeKind(
         "slerp:OTHER:0.5",
-        "so far on the great circle to another model, tensor by tensor",
         False,
         _model_and_strength,
         _with_other(damage.slerp),
@@ -321,63 +314,50 @@ KINDS: dict[str, ChangeKind] = {
     ),
     "lora": ChangeKind(
         "lora:DIR",
-        "a LoRA adapter of this model, as PEFT stores it, merged in",
         False,
         _folder,
         _lora,
         source_of=str,
     ),
-    "drop-layers": ChangeKind("drop-layers:2,5", "these blocks left out, counted from 1", False, _blocks, _drop),
+    "drop-layers": ChangeKind("drop-layers:2,5", False, _blocks, _drop),
     "rotate": ChangeKind(
         "rotate:SEED",
-        "the residual stream turned by a random orthogonal matrix, norm scales folded, the head untied",
         True,
         _SEED,
         lambda model, seed, _context: symmetries.rotate(*model, symmetries.random_rotation(model[0], seed)),
     ),
-    "permute": ChangeKind("permute:SEED", "hidden units of every MLP in a random order", True, _SEED, _permute),
+    "permute": ChangeKind("permute:SEED", True, _SEED, _permute),
     "negate": ChangeKind(
         "negate:SEED",
-        "random residual coordinates with the other sign (RMSNorm; negate:all also with LayerNorm)",
         True,
         _sign_seed,
         _negate,
     ),
-    "rescale": ChangeKind(
-        "rescale:SEED", "random factors of either sign moved from down to up (gated MLPs)", True, _SEED, _rescale
-    ),
+    "rescale": ChangeKind("rescale:SEED", True, _SEED, _rescale),
     "renumber": ChangeKind(
         "renumber:SEED",
-        "residual coordinates in a random order",
         True,
         _SEED,
         lambda model, seed, _context: symmetries.permute_coordinates(*model, _orders(seed, model[0].d_model)),
     ),
     "resize-vocab": ChangeKind(
         "resize-vocab:N",
-        "the vocabulary cut, or extended by rows equal to the mean",
         True,
         _integer(1, 1 << 24),
         lambda model, size, _context: damage.resize_vocabulary(*model, size),
         lambda cfg, size, _context: np.arange(cfg.vocab_size) < size,
     ),
-    "repeat-layers": ChangeKind("repeat-layers:A-B", "blocks A to B a second time after B", False, _span, _repeat),
+    "repeat-layers": ChangeKind("repeat-layers:A-B", False, _span, _repeat),
     "insert-layer": ChangeKind(
         "insert-layer:SEED",
-        "a random block that writes nothing, before the first",
         True,
         _SEED,
         lambda model, seed, _context: symmetries.insert_idle_block(*model, seed),
     ),
-    "heads": ChangeKind(
-        "heads:SEED", "attention heads in a random order, groups and query heads within them", True, _SEED, _heads
-    ),
-    "experts": ChangeKind(
-        "experts:SEED", "experts in a random order, the router's columns with them", True, _SEED, _experts
-    ),
+    "heads": ChangeKind("heads:SEED", True, _SEED, _heads),
+    "experts": ChangeKind("experts:SEED", True, _SEED, _experts),
     "unused-rows": ChangeKind(
         "unused-rows:SCALE",
-        "embedding rows of unused tokens times SCALE, the head untied",
         True,
         _number(0.0, math.inf),
         _scale_unused,

@@ -12,17 +12,18 @@ import html
 import io
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import matplotlib
 import numpy as np
 from cycler import cycler
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.colors import ListedColormap, to_rgba
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import ArrayLike
 
 from bornbiased_jax.errors import InputError
@@ -36,6 +37,9 @@ SERIES = ("#0072b2", "#d55e00", "#009e73", "#b5659b", "#c98a00", "#3d9bd1")
 DARK_SERIES = ("#5fb0e5", "#f2935a", "#45c9a2", "#e29ccb", "#e8b84a", "#8fcdf2")
 INK, MUTED, RULE = "#1d1f21", "#64686d", "#dcdcd6"
 DARK_INKS = ("#e6e6e3", "#a0a4a8", "#3a3d40")
+
+DASHES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
+"""Of curves beyond the number of colors."""
 
 LEGIBLE = 5.3
 """Least width of a figure on a page, in rem for each of its inches: letters of 8.5 points are then 10 pixels high."""
@@ -236,6 +240,15 @@ def left_out(count: int) -> str:
     return f" The first {len(SERIES)} of {count} curves are drawn." if count > len(SERIES) else ""
 
 
+def curve_style(index: int) -> tuple[str, Literal["-", "--", ":", "-."]]:
+    """Return color and dashes of the curve of this number, from 0: beyond the colors, dashes tell curves apart.
+
+    >>> curve_style(0), curve_style(7)
+    (('#0072b2', '-'), ('#d55e00', '--'))
+    """
+    return SERIES[index % len(SERIES)], DASHES[index // len(SERIES) % len(DASHES)]
+
+
 def count_axis(ax: Axes) -> None:
     """Set the ticks of the horizontal axis at whole numbers: blocks, ranks."""
     ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
@@ -410,8 +423,9 @@ def svg(figure: Figure, ident: str, alt: str) -> str:
 def _spots(figure: Figure) -> str:
     """Put transparent circles over the points of a figure's curves, titled by the curve's name and both values.
 
-    A title shows where the pointer rests, without a script. Straight lines of reference, and what lies outside the
-    axes, have none. The figure was drawn before: its layout must stand.
+    A title shows where the pointer rests, without a script; values that an axis has names for are told by these.
+    Straight lines of reference, and what lies outside the axes, have none. The figure was drawn before: its layout must
+    stand.
     """
     curves = [
         (ax, line)
@@ -428,17 +442,27 @@ def _spots(figure: Figure) -> str:
         data = np.asarray(line.get_xydata(), dtype=float)[::step]
         name = "" if str(line.get_label()).startswith("_") else f"{line.get_label()}, "
         across = f"{ax.get_xlabel()} " if ax.get_xlabel() else ""
+        write_x, write_y = _tick_names(ax.xaxis), _tick_names(ax.yaxis)
         # From data to the figure's coordinates, y from the top.
         places = ax.transData.transform(data)
         for (x, y), (left, up) in zip(data, places, strict=True):
             if not np.all(np.isfinite((x, y, left, up))) or not ax.bbox.padded(1).contains(left, up):
                 continue
-            words = html.escape(f"{name}{across}{_number(x)}: {_number(y)}".replace("\n", " "))
+            words = html.escape(f"{name}{across}{write_x(x)}: {write_y(y)}".replace("\n", " "))
             circles.append(
                 f'<circle cx="{left * scale:.1f}" cy="{height - up * scale:.1f}" r="{SPOT_RADIUS}" fill="transparent">'
                 f"<title>{words}</title></circle>"
             )
     return "".join(circles)
+
+
+def _tick_names(axis: Axis) -> Callable[[float], str]:
+    """Return how an axis writes its values: by the names that its ticks were given, else as numbers."""
+    formatter = axis.get_major_formatter()
+    if not isinstance(formatter, FuncFormatter):
+        return _number
+    # Where a value is no tick, such a formatter has no name for it. Dollar signs are escaped for the drawing alone.
+    return lambda value: formatter(value).replace(r"\$", "$") or _number(value)
 
 
 def _number(value: float) -> str:

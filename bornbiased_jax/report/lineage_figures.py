@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -16,7 +16,6 @@ from bornbiased_jax.report import figures
 _MOST_RUNS = 40
 # Colors of z: below 4 a matrix says nothing, for of thousands of unrelated ones few reach it.
 _Z = figures.Scale(-40.0, 40.0, gray_below=4.0)
-_DASHES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
 # Names in one column of a legend.
 _MOST_NAMES = 16
 
@@ -111,6 +110,7 @@ def z_by_step(steps: Sequence[Mapping[str, Any]], ax: Axes | None = None) -> Fig
     """Draw z at each step of a run, a curve for each component; None where no step has any."""
     components = dict.fromkeys(row["component"] for step in steps for row in step["components"])
     figure, ax = figures.new(ax=ax)
+    is_drawn = False
     for index, component in enumerate(components):
         points = [
             (step["step"], row["z"])
@@ -118,13 +118,14 @@ def z_by_step(steps: Sequence[Mapping[str, Any]], ax: Axes | None = None) -> Fig
             for row in step["components"]
             if row["component"] == component and row["z"] is not None
         ]
-        color = figures.SERIES[index % len(figures.SERIES)]
+        color, dashes = figures.curve_style(index)
         if points:
             x, y = zip(*points, strict=True)
             figures.line(ax, x, y, name=component, color=color, markers=True)
-            # Beyond the colors, dashes tell curves apart.
-            ax.lines[-1].set_linestyle(_DASHES[index // len(figures.SERIES) % len(_DASHES)])
-    if not ax.lines:
+            ax.lines[-1].set_linestyle(dashes)
+            is_drawn = True
+    # The axes may hold curves of their owner.
+    if not is_drawn:
         return None
     figures.count_axis(ax)
     figures.label(ax, "step", "z")

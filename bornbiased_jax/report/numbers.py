@@ -141,13 +141,14 @@ def significant(digits: int = 3) -> Format:
         exponent = _exponent(value, digits)
         if -4 < exponent < 7:
             return _minus(f"{value:,.{max(0, digits - 1 - exponent)}f}")
-        return _power(value / 10.0**exponent, exponent, digits)
+        # Not by division: below 10⁻³⁰⁸ powers of ten have lost their digits.
+        return _power(float(f"{value:.{digits - 1}e}".partition("e")[0]), exponent, digits)
 
     return write
 
 
 def from_log10(digits: int = 3) -> Format:
-    """Format a p-value from its log₁₀; below 10⁻³⁰⁰ only that it is, since no reader needs more.
+    """Format a p-value from its log₁₀; below 10⁻³⁰⁰ only that it is, since no reader needs more. NaN stays NaN.
 
     Example:
         >>> from_log10(3)(-124512.0)
@@ -157,7 +158,7 @@ def from_log10(digits: int = 3) -> Format:
     def write(log10: float) -> str:
         if log10 < LEAST_LOG10_P:
             return f"< 10{str(LEAST_LOG10_P).translate(SUPERSCRIPT)}"
-        if log10 > -3:
+        if not log10 <= -3:
             return significant(digits)(10.0**log10)
         exponent = math.floor(log10)
         mantissa = 10.0 ** (log10 - exponent)
@@ -201,7 +202,7 @@ def p_value(digits: int = 2) -> Format:
         ('0.035', '< 10⁻³⁰⁰')
     """
     write = from_log10(digits)
-    return lambda p: write(math.log10(p) if p > 0 else -math.inf)
+    return lambda p: write(-math.inf if p == 0 else math.log10(p))
 
 
 def _power(mantissa: float, exponent: int, digits: int) -> str:

@@ -13,6 +13,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from bornbiased_jax.progress import duration
+from bornbiased_jax.record import flat
 from bornbiased_jax.report.figures import DARK_SERIES, SERIES, svg
 from bornbiased_jax.report.numbers import peak_memory
 from bornbiased_jax.report.tables import SOURCES, Claim, Panel, Quantity, Row, Table, write
@@ -144,13 +145,8 @@ def figure_files(folder: str, section: Section, index: int) -> dict[str, str]:
 
 def _flat(value: Mapping[str, object], prefix: str = "") -> list[tuple[str, str]]:
     """Flatten nested provenance into lines of a name and a text."""
-    lines: list[tuple[str, str]] = []
-    for key, entry in value.items():
-        if isinstance(entry, Mapping):
-            lines += _flat(entry, f"{prefix}{key}.")
-        else:
-            lines.append((f"{prefix}{key}", entry if isinstance(entry, str) else json.dumps(entry)))
-    return lines
+    entries = flat(value, prefix).items()
+    return [(name, entry if isinstance(entry, str) else json.dumps(entry)) for name, entry in entries]
 
 
 def _embedded(record: Mapping[str, object]) -> str:

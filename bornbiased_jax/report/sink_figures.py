@@ -34,8 +34,10 @@ def sink_map(score_LH: ArrayLike, *, epsilon: float, length: int, position: int 
         color=figures.SERIES[1],
         label=f"sink: above ε = {epsilon:g}" + ("" if len(rows) else " (none)"),
     )
-    ax.set_xticks(_ticks(H), [str(head + 1) for head in _ticks(H)])
-    ax.set_yticks(_ticks(L), [str(layer + 1) for layer in _ticks(L)])
+    # Heads and blocks count from 1, those without a label of their own too.
+    for axis, count in ((ax.xaxis, H), (ax.yaxis, L)):
+        axis.set_ticks(_ticks(count))
+        axis.set_major_formatter(FuncFormatter(lambda index, _position: f"{index + 1:.0f}"))
     figures.label(ax, "head", "block", f"Attention to position {position}, T = {length}, ε = {epsilon:g}")
     # Below the name of the axis, half an inch down.
     place = (0.5, -0.5 * figure.dpi / ax.bbox.height)

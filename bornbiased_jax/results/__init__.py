@@ -4,8 +4,8 @@ Each function calls what the command of its name calls and returns a result: ``t
 ``summary()`` the sentences that the command ends with (``repr``; a notebook shows the tables as well), ``tables()`` the
 tables that it prints and ``table()`` the first of them, ``figures()`` matplotlib figures without pyplot and ``plot()``
 the first of them (``plot(ax=ax)``: into axes of yours), ``arrays`` the numbers as NumPy arrays by name, ``to_pandas()``
-a data frame where pandas is installed and ``to_csv()`` the same rows as text. ``compare(a, b)`` sets two results of one
-kind against each other.
+a data frame where pandas is installed, and ``to_csv()`` the same rows as text or, with a path, as a file.
+``compare(a, b)`` sets two results of one kind against each other.
 
 Names load their modules when first used; ``__init__.pyi`` tells type checkers of them.
 """

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.results.result import Listing, Result, flat, written
+from bornbiased_jax.record import flat
+from bornbiased_jax.results.result import Listing, Result, written
 from bornbiased_jax.results.wording import among, count
 
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import io
 import json
+import math
 from collections.abc import Mapping, Sequence
+from io import StringIO
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, overload
 
 import numpy as np
 from jinja2 import Environment
 
+from bornbiased_jax import io
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.record import flat
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -134,7 +138,8 @@ class Result:
             if not hasattr(ax, "get_xlabel"):
                 raise InputError(f"ax is a {type(ax).__name__}: give Matplotlib axes, as plt.subplots() returns")
             if self.draw(ax) is None:
-                raise InputError(f"no figure for one pair of axes: {self.summary()[0]} figures() has what there is")
+                remedy = " figures() has what there is" if self.figures() else ""
+                raise InputError(f"no figure for one pair of axes: {self.summary()[0]}{remedy}")
             return ax
         panel = next(iter(self.figures().values()), None)
         if panel is None:
@@ -154,11 +159,14 @@ class Result:
         as counts by rank, is a last axis. What a row lacks is NaN; texts are left out.
         """
         rows = [flat(row) for row in self.rows()]
+        if not rows:
+            return {}
         labels = {name: list(dict.fromkeys(row[name] for row in rows)) for name in self.index() if name in rows[0]}
         varying = [name for index, (name, values) in enumerate(labels.items()) if index == 0 or len(values) > 1]
         shape = [len(labels[name]) for name in varying] or [len(rows)]
         # Where each row goes: by its labels, or as it comes.
-        places = [tuple(labels[name].index(row[name]) for name in varying) or (at,) for at, row in enumerate(rows)]
+        position_of = {name: {label: at for at, label in enumerate(labels[name])} for name in varying}
+        places = [tuple(position_of[name][row[name]] for name in varying) or (at,) for at, row in enumerate(rows)]
         arrays = {name: np.asarray(values) for name, values in labels.items()}
         for column in dict.fromkeys(name for row in rows for name in row if name not in labels):
             numbers = {
@@ -169,23 +177,40 @@ class Result:
             except ValueError:  # lists of several lengths
                 continue
             if values.size and values.dtype.kind in "biuf":
-                grid = np.full((*shape, *values.shape[1:]), np.nan)
+                # Where every place has a number none needs NaN, and integers keep all their digits.
+                is_full = len(numbers) == math.prod(shape)
+                grid_shape = *shape, *values.shape[1:]
+                grid = np.empty(grid_shape, values.dtype) if is_full else np.full(grid_shape, np.nan)
                 grid[tuple(np.transpose(list(numbers)))] = values
-                arrays[column] = grid if np.isnan(grid).any() else grid.astype(values.dtype)
+                arrays[column] = grid
         return arrays
 
-    def to_csv(self) -> str:
-        """Write the rows of :meth:`to_pandas` as CSV; a list within a row is JSON."""
+    @overload
+    def to_csv(self) -> str: ...
+    @overload
+    def to_csv(self, path: str | Path) -> None: ...
+    def to_csv(self, path: str | Path | None = None) -> str | None:
+        """Write the rows of :meth:`to_pandas` as CSV; a list within a row is JSON.
+
+        Args:
+            path: the file, which is written completely or not at all; returned as a text if not given, as pandas does.
+
+        Raises:
+            InputError: the file cannot be written.
+        """
         rows = [flat(row) for row in self.rows()]
         columns = dict.fromkeys(name for row in rows for name in row)
-        stream = io.StringIO()
+        stream = StringIO()
         writer = csv.DictWriter(stream, list(columns), lineterminator="\n")
         writer.writeheader()
         for row in rows:
             writer.writerow(
                 {name: json.dumps(cell) if isinstance(cell, list | tuple) else cell for name, cell in row.items()}
             )
-        return stream.getvalue()
+        if path is None:
+            return stream.getvalue()
+        io.write_text(io.user_path(path), stream.getvalue())
+        return None
 
     def to_pandas(self) -> DataFrame:
         """Make a pandas data frame; a mapping within a row becomes columns named KEY.KEY.
@@ -224,18 +249,6 @@ class RecordResult(Result):
     def rows(self) -> list[dict[str, object]]:
         """Return one row of the record's own entries."""
         return [{key: cell for key, cell in self.record.items() if key != "model" and not isinstance(cell, Mapping)}]
-
-
-def flat(row: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """Flatten mappings within a row.
-
-    >>> flat({"seed": 0, "theory": {"low": 0.1, "inside": True}})
-    {'seed': 0, 'theory.low': 0.1, 'theory.inside': True}
-    """
-    cells: dict[str, object] = {}
-    for name, cell in row.items():
-        cells |= flat(cell, f"{prefix}{name}.") if isinstance(cell, Mapping) else {f"{prefix}{name}": cell}
-    return cells
 
 
 def listing(title: str, columns: Mapping[str, str], rows: Sequence[Mapping[str, object]], note: str = "") -> Listing:

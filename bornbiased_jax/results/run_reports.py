@@ -8,7 +8,7 @@ from typing import Any
 
 from bornbiased_jax.progress import duration
 from bornbiased_jax.results.result import Listing, RecordResult, listing
-from bornbiased_jax.results.wording import among, count, explain, percent, rounded
+from bornbiased_jax.results.wording import among, count, explain, percent, rounded, size
 
 
 class Runs(RecordResult):
@@ -87,7 +87,8 @@ class Evaluation(RecordResult):
         sentences = [
             f"Perplexity {choices}: at each token the model is as undecided as among {choices} equally likely ones, at "
             f"a context of {value['context']:,} tokens.",
-            f"That is a mean over {value['num_tokens']:,} predicted tokens of {value['num_sequences']:,} sequences.",
+            f"That is a mean over {value['num_tokens']:,} predicted tokens of "
+            f"{count(value['num_sequences'], 'sequence')}.",
         ]
         if value["training_text"] is None and value.get("step"):
             sentences.append("Whether the run was trained on this text is not known.")
@@ -240,10 +241,10 @@ class Diagnosis(RecordResult):
         libraries = {name: version or "missing" for name, version in value["libraries"].items()}
         versions = {"bornbiased": value["version"], "Python": value["python"], **libraries}
         machine = [
-            ["device", f"{row['kind']} ({row['platform']}, {_memory(row['memory_bytes'])})"] for row in value["devices"]
+            ["device", f"{row['kind']} ({row['platform']}, {size(row['memory_bytes'])})"] for row in value["devices"]
         ]
-        machine += [["cores", value["cores"]], ["memory to be had", _memory(value["memory_bytes"])]]
-        machine += [["cache", f"{cache['folder']}: {_memory(cache['bytes'])} in {cache['files']:,} files"]]
+        machine += [["cores", value["cores"]], ["memory to be had", size(value["memory_bytes"])]]
+        machine += [["cache", f"{cache['folder']}: {size(cache['bytes'])} in {cache['files']:,} files"]]
         extras = [
             [name, extra["for"], "complete" if extra["installed"] else f"missing: {', '.join(extra['missing'])}"]
             for name, extra in value["extras"].items()
@@ -253,12 +254,6 @@ class Diagnosis(RecordResult):
             Listing("This machine", ["what", "found"], machine, is_text=True),
             Listing("Extras", ["extra", "needed for", "here"], extras, "\n".join(value["problems"]), is_text=True),
         ]
-
-
-def _memory(size: int | None) -> str:
-    if size is None:
-        return "memory not told"
-    return f"{size / 2**30:,.1f} GiB" if size >= 2**29 else f"{size / 2**20:,.1f} MiB"
 
 
 def _time(seconds: float | None) -> str:

@@ -204,10 +204,12 @@ def mixture_figures(mixture: Mixture) -> dict[str, Panel]:
     """Draw the coefficients of a mixture over depth."""
     figure, ax = figures.new(height=3.0)
     bars = []
-    for row in mixture.coefficients:
+    for index, row in enumerate(mixture.coefficients):
         cells = [cell for cell in row.by_block if cell.block is not None and cell.coefficient is not None]
         blocks, heights = [cell.block for cell in cells], [cell.coefficient for cell in cells]
-        bars.append(ax.errorbar(blocks, heights, [cell.std for cell in cells], marker="o", capsize=2))
+        color, dashes = figures.curve_style(index)
+        stds = [cell.std for cell in cells]
+        bars.append(ax.errorbar(blocks, heights, stds, color=color, linestyle=dashes, marker="o", capsize=2))
     ax.legend(bars, [figures.short(row.base) for row in mixture.coefficients])
     figures.count_axis(ax)
     figures.label(ax, "block", "coefficient")

@@ -103,15 +103,15 @@ def among(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def size(number: float) -> str:
-    """Write bytes as MB or GB.
+def size(number: float | None) -> str:
+    """Write bytes of memory in the units of errors about it; of None that it is not known.
 
-    >>> size(512.0), size(1.5e9), size(3.2e14)
-    ('0 MB', '1.50 GB', '320,000 GB')
+    >>> size(512.0), size(1.5 * 2**30), size(3.2e14), size(None)
+    ('0.0 MiB', '1.5 GiB', '298,023.2 GiB', 'memory not told')
     """
-    if number < 1e9:
-        return f"{number / 1e6:.0f} MB"
-    return f"{number / 1e9:.2f} GB" if number < 1e11 else f"{number / 1e9:,.0f} GB"
+    if number is None:
+        return "memory not told"
+    return f"{number / 2**30:,.1f} GiB" if number >= 2**29 else f"{number / 2**20:,.1f} MiB"
 
 
 TERMS: dict[str, str] = {

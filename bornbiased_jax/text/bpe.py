@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import hashlib
 import os
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -54,6 +55,9 @@ BYTE_CHARACTERS = _byte_characters()
 CHARACTER_BYTES = {character: byte for byte, character in BYTE_CHARACTERS.items()}
 
 
+_SILENCE = threading.Lock()
+
+
 @contextlib.contextmanager
 def _panics(name: str) -> Iterator[None]:
     """Refuse a file that fits the library's types but ends its code, past every ``except Exception``."""
@@ -69,20 +73,24 @@ def _panics(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Silence descriptor 2, where the library reports a panic by itself, with its whole call stack."""
-    try:
-        saved = os.dup(2)
-    except OSError:  # it is closed
-        yield
-        return
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)
-        os.close(nowhere)
+    """Silence descriptor 2, where the library reports a panic by itself, with its whole call stack.
+
+    One thread at a time: a second one would save, and later restore, what the first one put there.
+    """
+    with _SILENCE:
+        try:
+            saved = os.dup(2)
+        except OSError:  # it is closed
+            yield
+            return
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(nowhere, 2)
+            yield
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
+            os.close(nowhere)
 
 
 @dataclass(frozen=True, eq=False)

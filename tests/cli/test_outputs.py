@@ -8,10 +8,12 @@ import os
 import re
 from types import SimpleNamespace
 
+import click
 import pytest
 
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.cli.options import chosen_tokenizer
+from bornbiased_jax.cli.outputs import write_result
 from bornbiased_jax.config import preset
 from bornbiased_jax.results import Intervention, Preference, Sinks
 from bornbiased_jax.stats.multiple import holm_log10
@@ -107,6 +109,7 @@ def test_a_sweep_probes_once_for_each_value(command, folder, capsys):
         ("d_model", "is not of the form field=a,b,c"),
         ("d_model=16,,32", "is not of the form field=a,b,c"),
         ("d_model=16,16", "names a value twice"),
+        ("norm_eps=0.1,1e-1", "names a value twice"),
         ("head_dim=2,5", "--sweep 'head_dim=5'"),
         ("num_heads=2,4", "--set 'num_heads=2' and --sweep 'num_heads=2,4' set one field: leave --set num_heads out"),
     ],
@@ -230,6 +233,12 @@ def test_one_place_for_two_results_is_refused(words, tmp_path, capsys):
     assert run([*fingerprint, "--out", "x", "--json", str(tmp_path / "x")]) == 2
     assert not (tmp_path / "x").exists()
     assert run([*call, "--json", os.devnull, "--csv", os.devnull]) == 0
+
+
+def test_a_value_that_is_no_json_leaves_standard_output_empty(capsys):
+    with click.Context(click.Command("predict")), pytest.raises(ValueError, match="JSON"):
+        write_result("-", {"loss": 1.0, "std": math.nan})
+    assert not capsys.readouterr().out
 
 
 @pytest.mark.slow

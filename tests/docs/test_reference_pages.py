@@ -6,11 +6,14 @@ import re
 import sys
 import threading
 from pathlib import Path
+from typing import get_type_hints
 
-from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.config import ModelConfig, preset
+from bornbiased_jax.evaluation.perplexity import CheckpointScores
 from bornbiased_jax.lineage import Settings, fingerprint
 from bornbiased_jax.lineage.battery import Options
 from bornbiased_jax.lineage.weights_verdict import auto_verdict
+from bornbiased_jax.probes.inputs import parse_inputs
 from tests.lineage.fingerprinted import model, source
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,6 +36,21 @@ def test_every_key_of_json_is_on_its_page():
     missing = {key for key in leaves if not COMMON.match(key)} - named
     assert not missing, sorted(missing)
     assert {key for key in leaves if key.startswith("provenance.")} <= named
+
+
+def test_keys_that_other_models_and_inputs_have_are_in_the_rows_of_their_commands(tmp_path):
+    page = (ROOT / "docs" / "json.md").read_text()
+    rows = {
+        name: set(re.findall(r"`([^`]+)`", keys)) for name, keys in re.findall(r"^\| `(\S+)` \| (.*) \|$", page, re.M)
+    }
+    assert rows["evaluate"] == set(get_type_hints(CheckpointScores))
+    assert {"verdict", "reason"} <= rows["parity"]
+    (tmp_path / "a.txt").write_text("some words " * 9)
+    cfg = preset("gpt2-tiny", vocab_size=256)
+    inputs = [parse_inputs("gaussian", num_inputs=2, seq_len=4, cfg=cfg)]
+    inputs.append(parse_inputs(f"text:{tmp_path}", num_inputs=2, seq_len=4, cfg=cfg, tokenizer="bytes"))
+    keys = {f"records[].inputs.{key}" for each in inputs for key in each.describe()}
+    assert keys <= rows["probe"], sorted(keys - rows["probe"])
 
 
 def _functions() -> set[str]:

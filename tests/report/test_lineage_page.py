@@ -7,12 +7,15 @@ from html import unescape
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from bornbiased_jax.checkpoints import export_hugging_face
 from bornbiased_jax.cli.main import run
+from bornbiased_jax.lineage.mixture import BlockCoefficient, Coefficient, Mixture
 from bornbiased_jax.lineage.verdict import undefined
 from bornbiased_jax.report import figures
-from bornbiased_jax.report.lineage_figures import block_map, lineage_graph, module_map, null_figure
+from bornbiased_jax.report.lineage_figures import block_map, lineage_graph, module_map, null_figure, z_by_step
+from bornbiased_jax.results.scans import mixture_figures
 from bornbiased_jax.results.verdicts import Lineage
 from tests.lineage.descendants import config, descend, everything
 
@@ -172,3 +175,25 @@ def test_names_of_runs_are_no_formulas_and_leave_room():
     assert "lr$_{a$</text>" in svg and "experiments/with/many/parts/run1</text>" not in svg
     assert "not utf-8: \\udcff</text>" in svg and "模型</text>" in svg
     assert "/with/many/parts/run1</text>" in svg and graph.axes[0].bbox.width > 100
+
+
+def test_a_checkpoint_is_told_by_its_step_and_run():
+    rows = [{"name": f"a{step}", "run": "runs/a$b", "step": step} for step in (None, 500, 1000)]
+    graph = lineage_graph({"checkpoints": rows, "graph": {"edges": []}, "findings": []})
+    titles = re.findall("<title>(.*?)</title>", figures.svg(graph, "graph", ""))
+    assert titles == [f"step {step}: runs/a$b" for step in ("no step", "500", "1,000")]
+
+
+def test_seven_models_of_a_mixture_are_told_apart():
+    blocks = tuple(BlockCoefficient(block, 0.1 * block, 0.05) for block in (1, 2))
+    models = tuple(Coefficient(f"model{number}", 0.1, 0.05, blocks) for number in range(7))
+    drawn = mixture_figures(Mixture("base", models, 0.5, 1.0, 4, (), ()))["mixture"].figure.axes[0]
+    curves = [bars.lines[0] for bars in drawn.containers]
+    assert len({(curve.get_color(), curve.get_linestyle()) for curve in curves}) == 7
+
+
+def test_steps_without_z_draw_nothing_beside_curves_of_others():
+    ax = Figure().subplots()
+    ax.plot([0, 1], [0, 1])
+    components = [{"component": "model", "z": None, "log10_p": None}]
+    assert z_by_step([{"step": 1, "components": components}], ax) is None

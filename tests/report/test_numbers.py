@@ -34,6 +34,9 @@ from bornbiased_jax.report import numbers, tables
         (numbers.near_one(numbers.fixed(3)), 54.987, "55.0"),
         (numbers.p_value(2), 0.0345, "0.035"),
         (numbers.p_value(2), 0.0, "< 10⁻³⁰⁰"),
+        # What is no number is no p-value.
+        (numbers.p_value(2), math.nan, "nan"),
+        (numbers.from_log10(2), math.nan, "nan"),
         (numbers.integer, 50304, "50,304"),
         (numbers.identifier, 50304, "50304"),
         (numbers.significant(3), 0, "0"),
@@ -42,6 +45,7 @@ from bornbiased_jax.report import numbers, tables
         (numbers.significant(3), 123456.0, "123,456"),
         (numbers.significant(3), -0.00012345, "−1.23\u202f×\u202f10⁻⁴"),
         (numbers.significant(2), 3.2e9, "3.2\u202f×\u202f10⁹"),
+        (numbers.significant(3), 5e-324, "4.94\u202f×\u202f10⁻³²⁴"),
         (numbers.from_log10(3), -1.5, "0.0316"),
         (numbers.from_log10(3), 0.0, "1.00"),
         # The paper's first p-value, and one far below the smallest float.

@@ -1,5 +1,7 @@
 """The figures about sinks hold the numbers that they were given."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -23,6 +25,14 @@ def test_sink_map_marks_the_heads_above_epsilon():
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["1", "2", "3"]
     assert ax.get_title(loc="left") + ax.get_title() == "Attention to position 1, T = 64, ε = 0.25"
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["sink: above ε = 0.25"]
+
+
+def test_a_sink_is_told_by_its_head_and_block_counted_from_1():
+    scores = np.zeros((30, 25))
+    scores[0, 0] = scores[11, 14] = scores[29, 24] = 0.9
+    text = figures.svg(sink_figures.sink_map(scores, epsilon=0.5, length=8), "f", "")
+    titles = re.findall("<title>(.*?)</title>", text)
+    assert titles == [f"sink: above ε = 0.5, head {head}: {block}" for head, block in ((1, 1), (15, 12), (25, 30))]
 
 
 def test_variance_by_position():

@@ -130,6 +130,29 @@ def test_z_is_an_array_by_step_and_component():
     assert result.arrays["z"].tolist() == [10.5, 20.5] and result.arrays["step"].tolist() == [10, 20]
 
 
+def test_integers_keep_all_their_digits_and_no_rows_are_no_arrays():
+    large = 2**60 + 1
+    assert Evaluation({"num_bytes": large, "model": {}}).arrays["num_bytes"].tolist() == [large]
+    assert results.Training({"seeds": [1, 2], "out": "runs/a"}).arrays == {}
+
+
+def test_rows_are_written_to_a_file_that_is_named(tmp_path):
+    result, path = preference(), tmp_path / "of a sweep: 1" / "a.csv"
+    assert result.to_csv(path) is None and path.read_text() == result.to_csv()
+    assert result.to_csv().startswith("seed,seq_len,top1_share,")
+    (tmp_path / "file").write_text("")
+    for place, sentence in (("", "empty path"), (tmp_path / "file" / "a.csv", "choose another place"), (3, "no path")):
+        with pytest.raises(InputError, match=sentence):
+            result.to_csv(place)
+
+
+def test_a_result_without_figures_promises_none():
+    compared = compare(preference(), preference())
+    with pytest.raises(InputError, match=r"no figure for one pair of axes: .*\.$") as error:
+        compared.plot(ax=Figure().subplots())
+    assert "figures()" not in str(error.value)
+
+
 def test_a_record_is_one_row():
     arrays = Evaluation({"loss": 2.5, "num_tokens": 100, "checkpoint": "a", "model": {}}).arrays
     assert arrays["loss"].tolist() == [2.5] and "checkpoint" not in arrays

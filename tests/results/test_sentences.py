@@ -211,6 +211,7 @@ def test_perplexity_sentence_warns_of_training_text():
     # An initialization has been trained on nothing yet.
     assert len(run_reports.Evaluation(evaluated(training_text=True, step=0)).summary()) == 2
     assert "as among 9.04 equally likely" in run_reports.Evaluation(evaluated()).summary()[0]
+    assert "of 1 sequence." in run_reports.Evaluation(evaluated(num_sequences=1)).summary()[1]
 
 
 def test_perplexity_beyond_floats_has_words():

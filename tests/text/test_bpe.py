@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -209,6 +210,31 @@ def test_a_file_at_which_the_library_panics_is_refused(capfd):
     with pytest.raises(InputError, match="a file is not a whole tokenizer.json: range end index"):
         bpe.from_json(json.dumps(content), "a file")
     assert capfd.readouterr().err == ""
+
+
+def test_threads_that_open_tokenizers_leave_standard_error_where_it_was(capfd):
+    """Without a turn for each, the first lets go while the second is inside, which then restores the first one's."""
+    inside, left = [threading.Event(), threading.Event()], threading.Event()
+
+    def first():
+        with bpe._silent():
+            inside[0].set()
+            inside[1].wait(0.3)
+        left.set()
+
+    def second():
+        inside[0].wait()
+        with bpe._silent():
+            inside[1].set()
+            left.wait(0.3)
+
+    before = os.fstat(2)
+    threads = [threading.Thread(target=target) for target in (first, second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert os.path.samestat(os.fstat(2), before)
 
 
 def test_a_vocabulary_without_the_letter_that_is_tried_has_its_beginning():
