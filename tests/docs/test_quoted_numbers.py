@@ -436,8 +436,10 @@ def _claims_on_larger_models() -> list[str]:
     )
     pairs = _result("table4c_256_2m")["pairs"]
     is_called = [pair["paper"]["verdict"] == "same-lineage" for pair in pairs if not _is_own(pair)]
+    apart = _result("trained_apart_256_2m")["pairs"]
     return [
         f"{sum(is_called)} of {len(is_called)} of the larger models)",
+        f"[{sum(pair['paper']['verdict'] == 'same-lineage' for pair in apart)} of {len(apart)} at width 256]",
         f"{tokens} on tokens and {vectors} on vectors |",
         f"[PCS scores {sum(row['pcs']['same_at_0.8'] for row in _result('table8_256_2m')['own'])} of 4 above 0.8]",
     ]
