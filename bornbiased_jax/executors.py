@@ -240,7 +240,7 @@ class RayExecutor(Executor):
             alone: dict[str, object] = {} if address else {"num_cpus": workers, "include_dashboard": False}
             try:
                 ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR, **alone)
-            except (ConnectionError, RuntimeError, ValueError) as error:
+            except Exception as error:  # a node that starts too slowly is an Exception of no class of its own
                 raise InputError(
                     unreachable if address else f"Ray does not start here: {' '.join(str(error).split())}"
                 ) from error

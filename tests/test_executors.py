@@ -10,6 +10,8 @@ import sys
 import pytest
 
 from bornbiased_jax.cli.main import run
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.executors import RayExecutor
 from tests.tiers import nightly_except
 
 pytestmark = pytest.mark.slow
@@ -100,3 +102,15 @@ def test_every_engine_writes_what_one_process_does(engine, name, alone, tmp_path
 def test_engines_can_be_changed_half_way(alone, tmp_path):
     called("probe", tmp_path, "--seeds", "0:2", *ENGINES["two processes"])
     assert called("probe", tmp_path, "--seeds", "0:5") == alone("probe")
+
+
+def test_ray_that_starts_too_slowly_is_refused(monkeypatch):
+    ray = pytest.importorskip("ray")
+
+    def time_out(*_args, **_kwargs):
+        raise Exception("The current node timed out during startup.")  # noqa: TRY002 (Ray's own)
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", time_out)
+    with pytest.raises(InputError, match="Ray does not start here: The current node timed out"):
+        RayExecutor(2, None)

@@ -59,6 +59,10 @@ def cli() -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 2 bad call or input, 130 interrupted, 143 terminated, 1 anything else."""
+    # Streams that the caller has closed are None, and a file that is opened later would take their place.
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), "r" if name == "stdin" else "w"))
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # in the background of a shell it stays ignored
         _listen(_interrupted)
     sys.unraisablehook, before = _unraisable, sys.unraisablehook

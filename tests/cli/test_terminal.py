@@ -1,6 +1,7 @@
 """What a terminal, a pipe or a full disk does to a command: an exit code and at most one sentence."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -35,6 +36,17 @@ def test_a_full_disk_behind_standard_error_loses_the_sentence_alone():
     with Path("/dev/full").open("w") as full:
         process = subprocess.run([*CALL[:3], "nonsense"], stdout=subprocess.PIPE, stderr=full, timeout=120)
     assert process.returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "closed", "code"), [(["--help"], "1>&-", 0), (["nonsense"], "2>&-", 2), (["--help"], "0<&-", 0)]
+)
+def test_a_stream_that_the_shell_has_closed_changes_no_exit_code(words, closed, code):
+    command = shlex.join([*CALL[:3], *words])
+    process = subprocess.run(["bash", "-c", f"{command} {closed}"], capture_output=True, text=True, timeout=120)
+    assert process.returncode == code and "Traceback" not in process.stderr
+    # The sentence goes where errors go, or nowhere.
+    assert not process.stdout if code else not process.stderr
 
 
 # Where the tests run in the background SIGINT is ignored, and would be in what they start.
