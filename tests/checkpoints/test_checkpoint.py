@@ -34,7 +34,7 @@ def test_untrained_model_has_the_weights_of_its_seed():
 
 
 def test_seeds_out_of_range_are_refused():
-    with pytest.raises(InputError, match="seed 4294967296"):
+    with pytest.raises(InputError, match="seed=4294967296"):
         open_checkpoint("seed:4294967296@llama-tiny")
 
 

@@ -23,7 +23,7 @@ CALLS = {
     "preset field": (lambda: bf.preset("gpt2-tiny", depth=3), "unknown model field 'depth'"),
     "name for cfg": (lambda: bf.contraction("gpt2-tiny"), "give one, as preset"),
     "one seed": (lambda: bf.preference(CFG, seeds=3), "give a list, as in seeds=\\[3\\]"),
-    "seed text": (lambda: bf.init_seed(CFG, "a"), "seed 'a' is not an integer"),
+    "seed text": (lambda: bf.init_seed(CFG, "a"), "seed='a' is not an integer"),
     "cfg of init_seed": (lambda: bf.init_seed("gpt2-tiny", 0), "give one, as preset"),
     "cfg of predict": (lambda: bf.predict("gpt2-tiny", 8), "give one, as preset"),
     "length of predict": (lambda: bf.predict(CFG, "8"), "whole number of positions"),

@@ -34,7 +34,7 @@ def test_round_trip():
     [
         ({"seeds": ()}, "no seeds"),
         ({"seeds": (1, 1)}, "twice"),
-        ({"seeds": (-1,)}, "seed -1"),
+        ({"seeds": (-1,)}, "seed=-1"),
         ({"steps": 0}, "steps"),
         ({"batch_size": 8, "accumulation": 3}, "accumulation"),
         ({"learning_rate": 0.0}, "learning_rate"),
