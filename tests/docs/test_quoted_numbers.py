@@ -551,6 +551,7 @@ def _readme() -> list[str]:
     ratios = [row["records"][0]["preference"]["ratio_to_uniform"] for row in rows]
     cosines = [row["records"][0]["contraction"]["inter_cosine_final"] for row in rows]
     nano = _result("finding2_nano", "paper")["groups"][0]
+    apart = _result("trained_apart_256_2m")["pairs"]
     inside = [
         nano["theory"]["inter_cosine_final_low"] <= row["contraction"]["inter_cosine_final"]
         <= nano["theory"]["inter_cosine_final_high"]
@@ -560,6 +561,7 @@ def _readme() -> list[str]:
         f"{ratios[0]:.0f} and {ratios[1]:.0f} times the count that the top one of equally likely tokens reaches",
         f"{min(cosines):.2f} and {max(cosines):.2f}; theory says {rows[0]['theory']['inter_cosine_final']:.2f}",
         f"{sum(inside)} of {len(inside)} |",
+        f"calls [{sum(pair['paper']['verdict'] == 'same-lineage' for pair in apart)} of {len(apart)} pairs]",
         *_readme_on_lineage(),
         *_readme_on_sinks(),
     ]
@@ -595,7 +597,7 @@ def _readme_on_lineage() -> list[str]:
         f"so do all {len(own)} of this package, one on {fewer[0]} of the pairs ",
         f"(of {family['num_checks']} further checks of these none rejects, smallest corrected p = {least_p:.3f}, "
         f"or {_with_pair_left_out():.3f} with a pair that its code left out)",
-        f"| {every} pairs |",
+        f"| {every} pairs; 6 |",
         f"(p = {last[0]:.2f}, {last[1]:.2f})",
     ]
 
