@@ -763,7 +763,15 @@ def _lineage() -> list[str]:
     descendants = _result("descendants")
     exact = {row["test"] for row in descendants["tests"] if row["by_p"] and not row["published"]}
     taken = max(row["teachers"]["rate"] or 0 for row in descendants["cells"] if row["test"] in exact)
+    called = {
+        name: {test: [pair[test]["verdict"] for pair in _result(name)["pairs"]].count("same-lineage")
+               for test in ("paper", "iclr")}
+        for name in ("trained_apart", "trained_apart_256_2m")
+    }  # fmt: skip
+    assert called["trained_apart"] == {"paper": 0, "iclr": 0}
+    (all_called,) = set(called["trained_apart_256_2m"].values())
     return [
+        f"and so it did {all_called} of {len(_result('trained_apart_256_2m')['pairs'])} pairs of models trained",
         f"On {num_pairs:,} pairs of untrained models of different seeds",
         f"takes {round(taken * descendants['num_families'])} of {descendants['num_families']} students",
     ]
