@@ -8,6 +8,7 @@ import pytest
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.experiments.survival import checkpoints, persistence, persistence_tables, stories
 from bornbiased_jax.experiments.survival.trained_pairs import EXPERIMENTS as PAIRS
+from bornbiased_jax.experiments.survival.trained_pairs import pass_through
 from tests.experiments.smoke import context_of, record_of, show
 
 pytestmark = pytest.mark.slow
@@ -161,6 +162,36 @@ def test_baselines_against_other_seeds(work):
     assert len(result["own"]) == 3 and len(result["other"]["pcs"]) == 6
     for row in result["own"]:
         assert row["pcs"]["score"] > max(result["other"]["pcs"]) and row["pcs"]["p_value"] == pytest.approx(1 / 7)
+
+
+@pytest.mark.nightly
+def test_models_trained_apart(work):
+    record = record_of(PAIRS["trained_apart"], work)
+    (pairs, shared), _, claims = show(PAIRS["trained_apart"], record)
+    assert [row.settings for row in pairs.rows] == [
+        [f"s{first} trained", f"s{second} trained"] for first, second in ((42, 123), (42, 1000), (123, 1000))
+    ]
+    assert [len(rows) for rows in record["result"]["shared"].values()] == [3, 6, 3] and len(shared.rows) == 3
+    assert claims[0].measured == "0 of 3"
+
+
+@pytest.mark.parametrize("carried", [0.3, 1.0, 5.0])
+def test_shared_vectors_alone_make_outputs_alike(carried):
+    """Models that add noise of their own to a shared vector are alike until the vector is removed; relatives stay."""
+    draws = np.random.default_rng(0)
+    vectors_ND = draws.standard_normal((400, 64))
+
+    def outputs(*updates):
+        stream_ND = carried * vectors_ND + sum(updates)
+        return (8 * stream_ND / np.linalg.norm(stream_ND, axis=1, keepdims=True)).astype(np.float32)
+
+    own, other, common = (draws.standard_normal(vectors_ND.shape) for _ in range(3))
+    result = pass_through(outputs(own), outputs(other), vectors_ND)
+    assert result["correlation"] == pytest.approx(result["product"], abs=4 / np.sqrt(vectors_ND.size))
+    assert result["paper"]["verdict"] == "same-lineage"
+    assert result["paper_without"]["verdict"] == "unrelated" and result["permutation_without"]["p"] > 0.01
+    related = pass_through(outputs(own, common), outputs(other, common), vectors_ND)
+    assert related["paper_without"]["verdict"] == related["permutation_without"]["verdict"] == "same-lineage"
 
 
 @pytest.mark.nightly
