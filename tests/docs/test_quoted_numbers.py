@@ -534,9 +534,27 @@ def _pretraining_of_larger_models() -> list[str]:
     assert called["paper"][0] == called["paper_tokens"][0] == called["permutation"][0] == 0
     (exception,) = (pair["permutation"]["p"] for pair in wide if pair["permutation"]["verdict"] == "same-lineage")
     every, chance = len(narrow + wide), 1 - 0.99 ** len(narrow + wide)
+    shared = {name: _result(name)["shared"] for name in ("trained_apart", "trained_apart_256_2m")}
+    own, product = (
+        {name: [np.mean([pair[key] for pair in pairs]) for pairs in kinds.values()] for name, kinds in shared.items()}
+        for key in ("own", "correlation")
+    )
+    every_pair = [pair for kinds in shared.values() for pairs in kinds.values() for pair in pairs]
+    # Outputs are as alike as the vector makes them: within four standard errors of as many independent numbers.
+    for name, error in (("trained_apart", 1 / math.sqrt(1_000 * 96)), ("trained_apart_256_2m", 1 / math.sqrt(256_000))):
+        for pairs in shared[name].values():
+            assert all(abs(pair["correlation"] - pair["product"]) < 4 * error for pair in pairs)
+    calls = [sum(pair[test]["verdict"] == "same-lineage" for pair in every_pair) for test in ("paper", "paper_without")]
+    least = min(pair["permutation_without"]["p"] for pair in every_pair)
     largest = from_log10(2)(max(pair["paper"]["log10_p"] for pair in wide)).replace("\u202f", " ")
     return [
         f"training of seed 1000, and of the distractor, on {further[0]['tokens']:,} tokens",
+        f"output has a correlation of {own['trained_apart_256_2m'][2]:.2f} with the same coordinate of the last "
+        f"vector, and so two models' outputs one of {product['trained_apart_256_2m'][2]:.2f}",
+        f"training leaves {own['trained_apart'][2]:.2f}, whose square is too small to be found, and untrained models "
+        f"have {own['trained_apart'][0]:.2f}",
+        f"Algorithm 1 calls {calls[1]} of {len(every_pair)} pairs one lineage, of which it called {calls[0]}, and the "
+        f"permutation test has no p below {least:.3f}",
         f"on vectors calls all {called['paper'][1]} pairs one lineage (p at most {largest}), at 4 × 96 none",
         f"On tokens it calls {called['paper_tokens'][1]} of {len(wide)} pairs one lineage at 4 × 256",
         f"one of the {every} pairs one lineage, at p = {exception:.4f}: of {every} independent tests at 0.01 one or "
