@@ -6,6 +6,12 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
+from bornbiased_jax.config import preset
+from bornbiased_jax.experiments.survival.trained_pairs import pass_through
+from bornbiased_jax.init import init_seed
+from bornbiased_jax.lineage.outputs import OutputOptions, last_outputs
+from bornbiased_jax.probes.inputs import gaussian
+from bornbiased_jax.stats.kendall import tau_b
 from bornbiased_jax.theory import attention, kernels, mlp, preference
 from bornbiased_jax.theory.mean_field import Stack, profile
 from bornbiased_jax.theory.predict import contraction, predict, scatter
@@ -207,6 +213,26 @@ def test_overlap_with_the_scatter_of_gpt2():
 
 def test_schedule_of_b4():
     assert 200_000 * 128 * 2_048 == pytest.approx(52.4e9, rel=1e-3)
+
+
+def test_shared_vectors_correlate_the_outputs_of_unrelated_models():
+    cfg = preset("llama-tiny", num_layers=2, d_model=128, num_heads=4, d_ff=352, vocab_size=64)
+    inputs = gaussian(num_inputs=600, seq_len=4, d_model=cfg.d_model)
+    vectors_ND = np.asarray(inputs.batch(0, 600))[:, -1]
+    options = OutputOptions((0.0, cfg.embedding_std))
+    outputs = [np.asarray(last_outputs(cfg, init_seed(cfg, seed), inputs, options)) for seed in (1, 2)]
+    alike = pass_through(*outputs, vectors_ND)
+    assert all(0.2 < own < 0.9 for own in alike["own"])
+    assert alike["correlation"] == pytest.approx(alike["product"], abs=4 / np.sqrt(vectors_ND.size))
+    taus_D = tau_b(*outputs)
+    expected = 2 / np.pi * np.arcsin(alike["product"])
+    assert taus_D.mean() == pytest.approx(expected, abs=4 * taus_D.std() / np.sqrt(cfg.d_model))
+    assert alike["paper"]["verdict"] == "same-lineage" and alike["paper_without"]["verdict"] == "unrelated"
+    # The least correlation with the vector that the paper's sizes reject: taus of the pair against as many of the null.
+    num_inputs, shared = 10_000, round(400**2 / 768)
+    tau_std = np.sqrt(2 * (2 * num_inputs + 5) / (9 * num_inputs * (num_inputs - 1)))
+    least = stats.norm.isf(0.01) * tau_std * np.sqrt(2 / shared)
+    assert (shared, round(least, 4), round(np.sqrt(np.sin(np.pi / 2 * least)), 2)) == (208, 0.0015, 0.05)
 
 
 def test_every_test_named_in_the_errata_exists():
