@@ -314,6 +314,13 @@ def test_signs_are_asked_only_where_a_verdict_hangs_on_them():
     with pytest.raises(EvidenceError, match="not in sign"):
         evidence.check_signs(4.0, terms)
     evidence.check_signs(4.0, [Term(np.eye(64))])
+    # Half of z is asked for, and 4 at most: of 64 labels 40 agree, or 42.
+    forty, more = (Term(np.eye(64), signed_n=np.where(np.arange(64) < count, 1.0, -1.0)) for count in (40, 42))
+    with pytest.raises(EvidenceError, match="not in sign"):
+        evidence.check_signs(4.5, [forty])
+    evidence.check_signs(4.5, [more])
+    with pytest.raises(EvidenceError, match="not in sign"):
+        evidence.check_signs(6.0, [more])
     # Trained models have a few labels whose scores are far larger than the others.
     own_n = np.where(np.arange(64) < 2, [-100.0, 100.0] * 32, 1.0)
     evidence.check_signs(40.0, [Term(np.diag(own_n))])

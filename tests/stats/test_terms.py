@@ -49,3 +49,20 @@ def test_bound_begins_at_the_screen_and_counts_orders_by_the_factorial():
     assert z_of([below]) < SCREEN < z_of([above]) < 3.5
     assert bound_of([below]) == 0.0 > -1 > bound_of([above])
     assert below.log_order == pytest.approx(math.log(math.factorial(50)))
+
+
+def test_scores_of_labels_with_themselves_are_less_their_mean_over_permutations():
+    scores_nn = np.random.default_rng(15).standard_normal((30, 30)) + 2
+    single = Term(scores_nn)
+    np.testing.assert_allclose(single.own_n, np.diagonal(scores_nn) - scores_nn.mean())
+    (joint,) = join_terms([single, Term(scores_nn.T, signed_n=np.arange(30.0))])
+    np.testing.assert_allclose(joint.scores_nn, scores_nn + scores_nn.T)
+    np.testing.assert_allclose(joint.own_n, single.own_n + np.arange(30.0))
+    # Terms are told apart as objects: arrays have no truth value.
+    assert single != Term(scores_nn) and len({single, joint}) == 2
+
+
+def test_nested_terms_have_the_permutations_of_groups_and_within_them():
+    nested = Term(np.random.default_rng(16).standard_normal((12, 12)), num_groups=4)
+    assert nested.log_order == pytest.approx(math.log(math.factorial(4) * math.factorial(3) ** 4))
+    assert certified_sum([nested], 99).std == pytest.approx(math.sqrt(nested.facts.variance))
