@@ -106,8 +106,11 @@ def apart(context: Context) -> Entry:
             moments = embedding_moments(persistence.load(base))
             if base is trained[first]:
                 pairs.append(tested(settings, base, suspect, moments))
-            outputs = [persistence.outputs(settings, model, "gaussian", moments) for model in (base, suspect)]
-            shared[kind].append({"base": first, "suspect": second, **pass_through(*outputs, vectors_ND)})
+            base_ND, suspect_ND = (
+                persistence.outputs(settings, model, "gaussian", moments) for model in (base, suspect)
+            )
+            alike = pass_through(base_ND, suspect_ND, vectors_ND)
+            shared[kind].append({"base": first, "suspect": second, **alike})
     return {"facts": persistence.facts_of(run), "pairs": pairs, "shared": shared}
 
 
