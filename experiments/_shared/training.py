@@ -83,13 +83,17 @@ def train_with_snapshots(
     assert steps is not None  # begin refuses such a run
     # The step of the last snapshot, and when training continued after it.
     last, clock = 0, 0.0
+    former: object = None
     stretches: list[float] = []
 
     def weights(state: State) -> list[Params]:
         return [jax.tree.map(lambda leaf, at=index: leaf[at], state.params) for index in range(len(config.seeds))]
 
-    def on_step(number: int, state: State, _metrics: object) -> None:
-        nonlocal last, clock
+    def on_step(number: int, state: State, metrics: object) -> None:
+        nonlocal last, clock, former
+        # Steps are dispatched ahead of the device: with the former one done, no more than one is counted early.
+        jax.block_until_ready(former)
+        former = metrics
         advance(1)
         if number % interval == 0 or number == steps:
             jax.block_until_ready(state)

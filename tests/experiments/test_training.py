@@ -1,13 +1,16 @@
 """Training in memory: the same updates as a pretraining run, in either mode, and the BOS token in front."""
 
+import contextlib
 import dataclasses
 
 import jax
 import numpy as np
 import pytest
 
+from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.config import preset
+from bornbiased_jax.experiments._shared import training
 from bornbiased_jax.experiments._shared.training import loss_of, train_with_snapshots
 from bornbiased_jax.training import PretrainConfig, load_data, pretrain
 from bornbiased_jax.training.data import prepend_bos
@@ -44,6 +47,27 @@ def trained(config, bos_id=None):
 def close(ours, other):
     # Six updates of at most 3e-3 each; what rounding does to Adam's first steps is far below 1% of one.
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5), ours, other)
+
+
+def test_a_step_is_counted_once_the_one_before_it_is_done(config, monkeypatch):
+    """Steps are dispatched ahead of the device: counted as they are dispatched, they would promise too early an end."""
+    windows, events = load_data(config).train, []
+
+    def dispatch(state, _step, _batches, hooks):
+        for number in range(1, 4):
+            hooks[0](number, state, f"metrics of {number}")
+        return state, 3
+
+    @contextlib.contextmanager
+    def bar(*_words, **_options):
+        yield lambda _number: events.append("counted")
+
+    monkeypatch.setattr(training, "fit", dispatch)
+    monkeypatch.setattr(progress, "bar", bar)
+    monkeypatch.setattr(jax, "block_until_ready", lambda value: isinstance(value, str) and events.append(value))
+    options = dict(interval=3, label="test", quiet=True)
+    train_with_snapshots(dataclasses.replace(config, steps=3), windows, on_snapshot=lambda *_: None, **options)
+    assert events == ["counted", "metrics of 1", "counted", "metrics of 2", "counted"]
 
 
 @pytest.mark.nightly
