@@ -80,14 +80,14 @@ def audit(
         result = audit_listing(place, names)
     else:
         result = audit_folder(place, names, all_pairs=all_pairs, frozen=_regex(frozen))
-    # The report for people, the page, and JSON.
+    # JSON, the page, and the report for people.
     findings = Audit(result)
     text = findings.report()
+    outputs.write_result(json_file, result)
     if page is not None:
         io.write_text(page, pages.draw(findings, str(result["source"]), command=outputs.command_line()))
     if report is not None:
         io.write_text(report, text)
-    outputs.write_result(json_file, result)
     click.echo(text, err=json_file == "-")
     click.echo(" ".join(findings.summary()), err=json_file == "-")
     return 3 if choices["strict"] and not result["clean"] else 0

@@ -176,7 +176,9 @@ def _run_row(run: Mapping[str, Any]) -> str:
     span = f"{len(steps)} from {steps[0]} to {steps[-1]}" if len(steps) > 1 else str(steps[0])
     sharing = run.get("shares_data_with", "not known")
     sharing_text = sharing if isinstance(sharing, str) else ", ".join(sharing) or "none here"
-    return f"| {run['name'] or '(the folder)'} | {span} | {sharing_text} |"
+    # A line that is drawn as one separates columns.
+    cells = (cell.replace("|", "\\|") for cell in (run["name"] or "(the folder)", span, sharing_text))
+    return f"| {' | '.join(cells)} |"
 
 
 class SketchFile(RecordResult):

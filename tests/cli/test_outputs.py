@@ -15,7 +15,8 @@ from bornbiased_jax.cli.main import run
 from bornbiased_jax.cli.options import chosen_tokenizer
 from bornbiased_jax.cli.outputs import write_result
 from bornbiased_jax.config import preset
-from bornbiased_jax.results import Intervention, Preference, Sinks
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.results import Intervention, Preference, Sinks, page
 from bornbiased_jax.stats.multiple import holm_log10
 from bornbiased_jax.text import tokenizer_for
 from tests.tiers import nightly_except
@@ -253,3 +254,16 @@ def test_results_are_written_to_the_home_folder_that_is_named(tmp_path, monkeypa
     assert run([*fingerprint, "--out=~/a.fingerprint"]) == 0
     assert sorted(path.name for path in home.iterdir()) == ["a.csv", "a.fingerprint", "a.json", "new"]
     assert not (tmp_path / "~").exists()
+
+
+def test_an_audit_keeps_its_json_where_the_page_cannot_be_drawn(folder, monkeypatch, capsys):
+    def fail(*_words, **_options):
+        raise InputError("cannot write a.html: no room")
+
+    weights = [{"path": "model.safetensors", "size": 10, "lfs": {"oid": "ab" * 32, "size": 10}}]
+    listing = {"revisions": {f"seed{seed}-step1": weights for seed in (1, 2)}}
+    (folder / "listing.json").write_text(json.dumps(listing))
+    monkeypatch.setattr(page, "draw", fail)
+    assert run(["audit", "listing.json", "--page", "a.html", "--json", "a.json", "--quiet"]) == 2
+    assert "no room" in capsys.readouterr().err and not (folder / "a.html").exists()
+    assert json.loads((folder / "a.json").read_text())["findings"]

@@ -39,6 +39,13 @@ def test_a_single_position_has_no_others():
     assert block["dom_ratio_first"] > 1 and block["dom_ratio_rest"] is None
 
 
+def test_lengths_beyond_what_the_model_is_made_for_are_said(capsys):
+    cfg = preset("llama-tiny", num_layers=1, d_model=16, num_heads=2, d_ff=8, vocab_size=64, max_seq_len=4)
+    options = ReportOptions(lengths=[4, 8], num_sequences=2, details=False)
+    assert report_on_ids(cfg, init_seed(cfg, 0), np.arange(9), options)["beyond_max_seq_len"]
+    assert "length of 8 is longer than the 4 positions" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_a_mixture_of_experts_has_a_report_without_super_neurons(monkeypatch):
     cfg = preset("mixtral-tiny", num_layers=2, d_model=16, num_heads=2, num_kv_heads=1, d_ff=8, vocab_size=64)

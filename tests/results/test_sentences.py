@@ -173,6 +173,12 @@ def test_an_audit_counts_defects_and_says_how_far_it_reached():
     assert "nothing contradicts their labels" in clean[0] and "not looked for" in clean[1]
 
 
+def test_a_run_called_as_a_border_stays_in_its_column():
+    value = {"source": "models", "basis": "digests", "checkpoints": [], "findings": [], "pairs": [], "clean": True}
+    runs = [{"name": "a|b", "steps": [3], "shares_data_with": ["c|d"]}]
+    assert "| a\\|b | 3 | c\\|d |" in lineage_reports.Audit({**value, "runs": runs}).report().splitlines()
+
+
 def test_sinks_have_an_error_and_a_suspect():
     value = {"sink_rate": {"32": 0.5, "128": 0.72}, "sink_rate_std": {"128": 0.1}, "num_sequences": 100}
     value |= {"epsilon": 0.25, "position": 1, "super_neurons": [{"super": True, "block": 12, "neuron": 1229}]}
