@@ -1,0 +1,228 @@
+"""Pages on lineage tests quote the committed records."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from bornbiased_jax.experiments import results, runner
+from bornbiased_jax.experiments.lineage import table4a
+from bornbiased_jax.experiments.survival import trained_pairs
+from bornbiased_jax.lineage import matching
+from bornbiased_jax.report.numbers import fixed, p_value, percent
+from tests.docs.quoted.records import ROOT, assert_quoted, result_of, span, with_pair_left_out
+
+
+def _of_court(test: str, *kinds: str):
+    return [row for row in result_of("court")["tests"] if row["test"] == test and row["kind"].startswith(kinds)]
+
+
+def _scores_of_untrained(method: str) -> list[float]:
+    """Scores of all pairs of the paper's untrained models: those of its seeds, and those of their null."""
+    groups = [result_of(f"table4a_{family}_16", "paper")["groups"][0] for family in ("llama", "qwen")]
+    return [
+        score
+        for group in groups
+        for score in (*group["null"][method], *(pair["baselines"][method] for pair in group["pairs"]))
+    ]
+
+
+def _comparison() -> list[str]:
+    (pcs,) = _of_court("HuRef (PCS)", "births")
+    record = json.loads((ROOT / "benchmarks" / "results" / "peers_in_disputes.json").read_text())
+    called = {
+        test["test"]: [sum(row[side] for row in test["decisions"]) for side in ("guilty", "innocent")]
+        for test in record["tests"]
+    }
+    assert called["weightscope (unchanged entries)"] == [30, 0]
+    disputes = result_of("disputes")
+    (kit_weights,) = (test["auc"]["rate"] for test in record["tests"] if test["test"].endswith("weights alone"))
+    assert kit_weights == 1 > max(test["auc"]["rate"] for test in disputes["tests"])
+    (settings,) = (test for test in disputes["tests"] if test["test"] == "equal fields of the configuration")
+    assert settings["power"] == 0 and disputes["num_pairs"]["guilty"] == 130
+    num_innocent = disputes["num_pairs"]["innocent"]
+    return [
+        f"calls {called['Provenance Kit'][1]} of {num_innocent:,} unrelated pairs a match",
+        f"no pair of untrained models does ({span(_scores_of_untrained('reef'), 2)},",
+        f"PCS is {span((pcs['least'], pcs['largest']), 2)} for untrained",
+        f"and {span(_scores_of_untrained('pcs'), 2)} at 768",
+    ]
+
+
+def _weight_tests() -> list[str]:
+    (t,), (u,) = (_of_court(f"Algorithm 1, {test}, vectors", "a birth") for test in "tU")
+    trained = _of_court("Algorithm 1, t, vectors", "trained")
+    assert not any(kind["rates"][0]["rate"] for kind in trained)
+    rates = [percent(0)(kind["rates"][0]["rate"]) for kind in (t, u)]
+    return [
+        f"(PCS {span(_scores_of_untrained('pcs'), 2)}, REEF {span(_scores_of_untrained('reef'), 2)},",
+        f"({rates[0]} by the t-test, {rates[1]} by the U-test); of {sum(kind['num_pairs'] for kind in trained)} pairs",
+        *_level_of_token_neurons(),
+        *_evasions(),
+    ]
+
+
+def _level_of_token_neurons() -> list[str]:
+    """Counts of pairs on which neurons in token space reject: of four architectures, and on other seeds."""
+    untied, *others = [
+        case for case in result_of("weights_calibration")["cases"] if case["test"].startswith("rotation")
+    ]
+    assert len(others) == 3
+    defined = [case["num_pairs"] - case["num_undefined"] for case in (untied, *others)]
+    further = result_of("token_neurons_level")["summary"]["rates"][1]
+    return [
+        f"p < 0.01 in {untied['rates'][0]['count']} of {defined[0]:,} pairs where 50 are expected",
+        f"({untied['rates'][0]['count'] + 1} of {untied['num_pairs']:,} pairs, {with_pair_left_out():.3f})",
+        f"in {sum(case['rates'][0]['count'] for case in others)} of {sum(defined[1:]):,}, where 150 are expected",
+        f"{further['count']} pairs below 0.05 where 500 are expected",
+        f"of the {defined[0]:,} pairs before, {untied['rates'][1]['count']} where 250 are",
+        f"a rate of {percent(2)(further['high'])} at 5%",
+    ]
+
+
+def _evasions() -> list[str]:
+    rows = result_of("evasions")["rows"]
+    head, none = (
+        min(row["tests"]["rotation, form A"]["z"] for row in rows if row["change"] == change)
+        for change in ("a vector added to every head column", "none")
+    )
+    agreement = [row["agreement"] for row in rows if row["change"].startswith("all but the roll")]
+    assert sum(value < 0.76 for value in agreement) == 2 and len(agreement) == 4
+    return [
+        f"falls from {none:.0f} to {head:.0f}",
+        f"{percent(0)(min(agreement))} of the units or more, where a verdict asks for "
+        f"{percent(1)(4 * matching.UNRELATED_AGREEMENT[256])} of MLPs with 256 units",
+    ]
+
+
+def _disputes() -> list[str]:
+    record = json.loads((ROOT / "benchmarks" / "results" / "peers_in_disputes.json").read_text())
+    decisions = {
+        test["test"]: {row["kind"]: (row["guilty"], row["innocent"]) for row in test["decisions"]}
+        for test in record["tests"]
+    }
+    kit, weights, weightscope = decisions.values()
+    kinds = sorted(kind for kind, (guilty, _) in weightscope.items() if guilty)
+    assert kinds == ["LoRA, merged", "half of the neurons pruned, healed", "rounded to 4 bits"]
+    assert not sum(innocent for _, innocent in weightscope.values())
+    missed = {kind: 10 - guilty for kind, (guilty, _) in weights.items() if guilty < 10}
+    assert missed == {"30% of a merge": 9, "vision tower inherited, retrained": 10}
+    innocent = sum(innocent for _, innocent in kit.values()) / (len(kit) * 90)
+    turned = np.concatenate([*result_of("evidence_sheet")["statistics"]["mdir_trace"].values()])
+    spectra = [row for row in result_of("disputes")["tests"] if row["test"].startswith(("GhostSpec", "SELF"))]
+    assert all(fixed(1)(row["power"]) == "0.5" for row in spectra)
+    found = [sum(kind["power"] >= 0.9 for kind in row["kinds"]) for row in spectra]
+    return [
+        f"between {fixed(1)(turned.min())} and {fixed(1)(turned.max())} for these unrelated models",
+        f"they find half of the related pairs [above](#scores), {found[0]} and {found[1]} of {len(kit)} kinds",
+        f"those of three kinds, {sum(guilty for guilty, _ in weightscope.values())} of {10 * len(weightscope)}:",
+        "it misses nine of ten suspects that hold 30% of the base, and all that inherited only the tower",
+        f"{percent(0)(innocent)} of the innocent pairs are a “Confirmed Match”",
+        *_power(),
+    ]
+
+
+def _power() -> list[str]:
+    """How far z of neurons in token space lies from the formula: soon after the initialization, and later."""
+    early, early_quarter, wide, narrow = [], [], [], []
+    for row in result_of("power")["z"]:
+        ratio = np.mean(row["z"]["neurons in token space"]) / np.mean(row["formula"])
+        if row["step"] == 10:
+            (early if row["neurons"] == 4 * row["width"] else early_quarter).append(abs(ratio - 1))
+        else:
+            (narrow if row["width"] == 16 else wide).append(ratio)
+    return [
+        f"within {math.ceil(100 * max(early))}%, or {math.ceil(100 * max(early_quarter))}% where a quarter",
+        f"{span(wide, 2)} of it at widths 32 and 64, and {span(narrow, 2)} of it at width 16",
+    ]
+
+
+def _lineage() -> list[str]:
+    pooled = [
+        row for row in result_of("calibration")["pooled"] if row["inputs"] == "gaussian" and row["test"] != "population"
+    ]
+    published = [row for row in pooled if row["test"].startswith(("paper", "iclr"))]
+    (num_pairs,) = {row["num_pairs"] for row in published}
+    assert all(row["rates"][0]["rate"] == 1 for row in published)
+    result = result_of("court")
+    scores = {"HuRef (PCS)", "HuRef (ICS)", "Intrinsic", "REEF"}
+    exceeded = {
+        row["test"] for row in result["tests"] if row["test"] in scores and max(r["rate"] for r in row["rates"]) > 0.05
+    }
+    assert (len(exceeded), len(scores)) == (3, 4)
+    descendants = result_of("descendants")
+    exact = {row["test"] for row in descendants["tests"] if row["by_p"] and not row["published"]}
+    taken = max(row["teachers"]["rate"] or 0 for row in descendants["cells"] if row["test"] in exact)
+    called = {
+        name: {test: [pair[test]["verdict"] for pair in result_of(name)["pairs"]].count("same-lineage")
+               for test in ("paper", "iclr")}
+        for name in ("trained_apart", "trained_apart_256_2m")
+    }  # fmt: skip
+    assert called["trained_apart"] == {"paper": 0, "iclr": 0}
+    (all_called,) = set(called["trained_apart_256_2m"].values())
+    return [
+        f"and so it did {all_called} of {len(result_of('trained_apart_256_2m')['pairs'])} pairs of models trained",
+        f"On {num_pairs:,} pairs of untrained models of different seeds",
+        f"takes {round(taken * descendants['num_families'])} of {descendants['num_families']} students",
+    ]
+
+
+def _seedprint() -> list[str]:
+    result = result_of("calibration")
+    strongest = max(power["drift"] for case in result["cases"] for power in case["power"] or ())
+
+    def power_of(inputs: str, test: str) -> str:
+        cases = [case for case in result["cases"] if (case["inputs"], case["test"]) == (inputs, test)]
+        rates = [power["rates"][0]["rate"] for case in cases for power in case["power"] if power["drift"] == strongest]
+        return percent(0)(float(np.mean(rates)))
+
+    pooled = {(row["inputs"], row["test"]): row for row in result["pooled"]}
+    papers = [pooled["tokens", f"paper {test}"] for test in "Ut"]
+    assert not any(row["rates"][0]["rate"] for row in papers)
+    found = [power_of("tokens", f"paper {test}") for test in "Ut"]
+    return [
+        f"rejects 0 of {papers[0]['num_pairs']:,} unrelated pairs at 0.01, and finds {found[0].rstrip('%')} to "
+        f"{found[1]} of the descendants where the permutation test finds {power_of('tokens', 'permutation')}",
+        f"stays calibrated but has {power_of('gaussian', 'population')} power",
+        *_untrained_pairs(),
+    ]
+
+
+def _untrained_pairs() -> list[str]:
+    """Algorithm 1 on untrained models of the paper's size, p as printed, and the hours of a pair at its length."""
+    groups = [
+        results.committed(path.stem, "paper")["result"]["groups"][0]
+        for path in (ROOT / "experiments/results/paper").glob("table4a_*_*.json")
+    ]
+    p_values = [pair["tests"]["gaussian"]["paper"]["p_t"] for group in groups for pair in group["pairs"]]
+    assert len(p_values) == 16
+    tables = (trained_pairs.OTHER_LLAMA, trained_pairs.OTHER_QWEN, table4a.PRINTED)
+    printed = [p for table in tables for p, _ in table.values()]
+    short, (long,) = (
+        runner.load(name).settings["paper"]["groups"]
+        for name in ("table4a_llama_16", "table4a_llama_1024_42_2000_n2000")
+    )
+    seconds = results.committed("table4a_llama_16", "paper")["provenance"]["wall_time_s"]
+    assert round(seconds * table4a.operations(long) / table4a.operations(short[0]) / 3600) == 3
+    return [
+        f"the t-test's p is {p_value(2)(min(p_values))} to {p_value(2)(max(p_values))}".replace("\u202f", " "),
+        f"{sum(p < 0.5 for p in printed)} of the {len(printed)} t-test values lie below 0.5",
+        f"gives {1e4 * stats.kstest(printed, 'uniform').pvalue:.0f} × 10⁻⁴",
+        "takes about three hours on two cores with 2,000 inputs",
+    ]
+
+
+@pytest.mark.parametrize(
+    "page, phrases",
+    [
+        ("docs/comparison.md", _comparison),
+        ("docs/lineage.md", _lineage),
+        ("docs/results/disputes.md", _disputes),
+        ("docs/results/seedprint.md", _seedprint),
+        ("docs/results/weight_tests.md", _weight_tests),
+    ],
+)
+def test_pages_quote_their_records(page, phrases):
+    assert_quoted(page, phrases())
