@@ -22,8 +22,6 @@ PCS_NOTE = (
     "PCS of unrelated models is not 0, because norm scales are 1 in every initialization; the smaller the model, the "
     "more they weigh."
 )
-INITIAL_AND_TRAINED = "an initialization and a trained model"
-KINDS_OF_PAIRS = ("two initializations", INITIAL_AND_TRAINED, "two trained models")
 NAMES = {"intrinsic": "Intrinsic", "reef": "REEF", "pcs": "PCS", "ics": "ICS"}
 
 NOTE = (
@@ -115,11 +113,12 @@ def apart_table(record: Record) -> Table:
 
 
 def shared_table(record: Record) -> Table:
-    """Tabulate what shared vectors contribute to the agreement of two seeds' models."""
+    """Tabulate what shared vectors contribute to the agreement of models, unrelated ones and relatives."""
     rows: list[tuple[Any, ...]] = []
     for kind, pairs in record["result"]["shared"].items():
         calls = {
-            test: sum(pair[test]["verdict"] == "same-lineage" for pair in pairs) for test in ("paper", "paper_without")
+            test: sum(pair[test]["verdict"] == "same-lineage" for pair in pairs)
+            for test in ("paper", "paper_without", "permutation_without")
         }
         cells: Cells = {
             "output and vector": (fixed(4), mean_std(value for pair in pairs for value in pair["own"])),
@@ -127,7 +126,8 @@ def shared_table(record: Record) -> Table:
             "product": (fixed(4), mean_std(pair["product"] for pair in pairs)),
             "called one lineage": f"{calls['paper']} of {len(pairs)}",
             "without the vector": f"{calls['paper_without']} of {len(pairs)}",
-            "least p, permutation": (p_value(2), min(pair["permutation_without"]["p"] for pair in pairs)),
+            "without it, permutation": f"{calls['permutation_without']} of {len(pairs)}",
+            "least p": (p_value(2), min(pair["permutation_without"]["p"] for pair in pairs)),
         }
         rows.append(([kind], cells))
     note = (
@@ -136,9 +136,9 @@ def shared_table(record: Record) -> Table:
         "the two models' correlations with the vector, which the one before would be if nothing else made them alike. "
         "Means over coordinates, ± over models and pairs. Called one lineage: by Algorithm 1. Without the vector: from "
         "each coordinate its least-squares fit by that coordinate of the last vector is taken, as given and at unit "
-        "norm; so for the permutation test."
+        "norm; so for the permutation test, whose least p stands last. Only the pairs of the last two rows are related."
     )
-    return tabulate("What shared vectors contribute: two seeds' models", ["pairs"], rows, note)
+    return tabulate("What shared vectors contribute", ["pairs"], rows, note)
 
 
 def initialization_claims(record: Record, *, same_seed: bool) -> Sequence[Claim]:

@@ -171,7 +171,9 @@ def test_models_trained_apart(work):
     assert [row.settings for row in pairs.rows] == [
         [f"s{first} trained", f"s{second} trained"] for first, second in ((42, 123), (42, 1000), (123, 1000))
     ]
-    assert [len(rows) for rows in record["result"]["shared"].values()] == [3, 6, 3] and len(shared.rows) == 3
+    assert [len(rows) for rows in record["result"]["shared"].values()] == [3, 6, 3, 2, 3, 2] and len(shared.rows) == 6
+    *_, own, further = record["result"]["shared"].values()
+    assert all(pair["base"] == pair["suspect"] for pair in own + further)
     assert claims[0].measured == "0 of 3"
 
 
