@@ -36,9 +36,15 @@ def _claims_on_untrained() -> list[str]:
     (large,) = result_of("table1_c_256_n125")["groups"]
     large_fractions = [percent(1)(row["preference"]["top1_share"]) for row in large["records"]]
     tenths = [percent(1)(large["theory"][f"top1_share_{quantile}"]) for quantile in ("p50", "p10", "p90")]
+    own = [
+        list(result_of(name)["shared"]["an initialization and its own trained model"])
+        for name in ("trained_apart", "trained_apart_256_2m")
+    ]
+    found = [sum(pair["paper_without"]["verdict"] == "same-lineage" for pair in pairs) for pairs in own]
     common = top1_tables.tokens_in_common(result_of("top1_tables", "laptop")["probes"], 5)
     assert common["table"] == common["seed"] == 0
     return [
+        f"finds {found[0]} of {len(own[0])} small and {found[1]} of {len(own[1])} larger ones",
         f"{len(short)} seeds, all with one embedding and head (Appendix B.2), have {len(set(short.values()))} "
         f"different top-1 tokens at T = 16, and {len(set(long.values()))} at T = 64; but a seed's changes with length "
         f"({changed} of {len(short)} between these two;",

@@ -2,6 +2,8 @@
 
 import json
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,27 +65,10 @@ def _pretraining_of_larger_models() -> list[str]:
     assert called["paper"][0] == called["paper_tokens"][0] == called["permutation"][0] == 0
     (exception,) = (pair["permutation"]["p"] for pair in wide if pair["permutation"]["verdict"] == "same-lineage")
     every, chance = len(narrow + wide), 1 - 0.99 ** len(narrow + wide)
-    shared = {name: result_of(name)["shared"] for name in ("trained_apart", "trained_apart_256_2m")}
-    own, product = (
-        {name: [np.mean([pair[key] for pair in pairs]) for pairs in kinds.values()] for name, kinds in shared.items()}
-        for key in ("own", "correlation")
-    )
-    every_pair = [pair for kinds in shared.values() for pairs in kinds.values() for pair in pairs]
-    # Outputs are as alike as the vector makes them: within four standard errors of as many independent numbers.
-    for name, error in (("trained_apart", 1 / math.sqrt(1_000 * 96)), ("trained_apart_256_2m", 1 / math.sqrt(256_000))):
-        for pairs in shared[name].values():
-            assert all(abs(pair["correlation"] - pair["product"]) < 4 * error for pair in pairs)
-    calls = [sum(pair[test]["verdict"] == "same-lineage" for pair in every_pair) for test in ("paper", "paper_without")]
-    least = min(pair["permutation_without"]["p"] for pair in every_pair)
     largest = from_log10(2)(max(pair["paper"]["log10_p"] for pair in wide)).replace("\u202f", " ")
     return [
         f"training of seed 1000, and of the distractor, on {further[0]['tokens']:,} tokens",
-        f"output has a correlation of {own['trained_apart_256_2m'][2]:.2f} with the same coordinate of the last "
-        f"vector, and so two models' outputs one of {product['trained_apart_256_2m'][2]:.2f}",
-        f"training leaves {own['trained_apart'][2]:.2f}, whose square is too small to be found, and untrained models "
-        f"have {own['trained_apart'][0]:.2f}",
-        f"Algorithm 1 calls {calls[1]} of {len(every_pair)} pairs one lineage, of which it called {calls[0]}, and the "
-        f"permutation test has no p below {least:.3f}",
+        *_shared_vectors(),
         f"on vectors calls all {called['paper'][1]} pairs one lineage (p at most {largest}), at 4 × 96 none",
         f"On tokens it calls {called['paper_tokens'][1]} of {len(wide)} pairs one lineage at 4 × 256",
         f"one of the {every} pairs one lineage, at p = {exception:.4f}: of {every} independent tests at 0.01 one or "
@@ -91,6 +76,43 @@ def _pretraining_of_larger_models() -> list[str]:
         f"by a z of {min(larger)} to {max(larger)}, where it is {min(small)} to {max(small)} in the models",
         f"({tokens} at the end on tokens, {vectors} on vectors)",
     ]
+
+
+def _shared_vectors() -> list[str]:
+    shared = {name: result_of(name)["shared"] for name in ("trained_apart", "trained_apart_256_2m")}
+    own, product = (
+        {name: [np.mean([pair[key] for pair in pairs]) for pairs in kinds.values()] for name, kinds in shared.items()}
+        for key in ("own", "correlation")
+    )
+    two_seeds = [list(kinds.values())[:3] for kinds in shared.values()]
+    # Outputs are as alike as the vector makes them: within four standard errors of as many independent numbers.
+    for kinds, error in zip(two_seeds, (1 / math.sqrt(1_000 * 96), 1 / math.sqrt(256_000)), strict=True):
+        for pairs in kinds:
+            assert all(abs(pair["correlation"] - pair["product"]) < 4 * error for pair in pairs)
+    every_pair = [pair for kinds in two_seeds for pairs in kinds for pair in pairs]
+    calls = [_num_called(every_pair, test) for test in ("paper", "paper_without")]
+    least = min(pair["permutation_without"]["p"] for pair in every_pair)
+    # Distractors, initializations and their own trained models, bases and their descendants.
+    narrow, wide = (list(kinds.values())[3:] for kinds in shared.values())
+    for test in ("paper_without", "permutation_without"):
+        assert [_num_called(pairs, test) for pairs in narrow] == [0, 0, 2]
+        assert [_num_called(pairs, test) for pairs in wide] == [0, 4, 2]
+    assert _num_called(narrow[1], "paper") == 4
+    alike, carried = (np.mean([pair[key] for pair in narrow[1]]) for key in ("correlation", "product"))
+    return [
+        f"output has a correlation of {own['trained_apart_256_2m'][2]:.2f} with the same coordinate of the last "
+        f"vector, and so two models' outputs one of {product['trained_apart_256_2m'][2]:.2f}",
+        f"training leaves {own['trained_apart'][2]:.2f}, whose square is too small to be found, and untrained models "
+        f"have {own['trained_apart'][0]:.2f}",
+        f"Algorithm 1 calls {calls[1]} of {len(every_pair)} pairs of two seeds' models one lineage, of which it called "
+        f"{calls[0]}, and the permutation test has no p below {least:.3f}",
+        "At 4 × 256 it came out so: 4 of 4, 2 of 2 and 0 of 2 by either test",
+        f"have a correlation of {alike:.3f}, the product of each one's with the vector is {carried:.3f}",
+    ]
+
+
+def _num_called(pairs: Sequence[Any], test: str) -> int:
+    return sum(pair[test]["verdict"] == "same-lineage" for pair in pairs)
 
 
 def _survival() -> list[str]:

@@ -112,17 +112,21 @@ def _errata() -> list[str]:
     stds = [row["contraction"]["inter_cosine_std_final"] for row in attention["records"]]
     pairs = attention["group"]["num_inputs"] * (attention["group"]["num_inputs"] - 1) / 2
     assert {fixed(2)(2 * stats.norm.sf(1.11e-4 / std * np.sqrt(pairs))) for std in stds} == {"0.16"}
-    untrained, trained, pairs_without = [], [], []
+    untrained, trained, pairs_without, own_without = [], [], [], []
     for name in ("trained_apart", "trained_apart_256_2m"):
-        initial, mixed, later = result_of(name)["shared"].values()
+        initial, mixed, later, _, related, _ = result_of(name)["shared"].values()
         untrained += [own for pair in initial for own in pair["own"]] + [pair["own"][0] for pair in mixed]
         trained += [own for pair in later for own in pair["own"]] + [pair["own"][1] for pair in mixed]
         pairs_without += [pair["paper_without"]["verdict"] for pair in (*initial, *mixed, *later)]
+        own_without.append([pair["paper_without"]["verdict"] for pair in related])
+        assert all(pair["paper"]["verdict"] == "same-lineage" for pair in related)
     return [
         f"deviations of {stds[0]:.4f} and {stds[1]:.4f}, and either gives 0.16",
         f"Untrained models have {min(untrained):.2f} to {max(untrained):.2f}, models trained here {min(trained):.2f} "
         f"to {max(trained):.2f}, and with the vector removed from the outputs Algorithm 1 calls "
         f"{pairs_without.count('same-lineage')} of {len(pairs_without)} such pairs",
+        f"it then calls {own_without[1].count('same-lineage')} of {len(own_without[1])} pairs at 4 × 256 and "
+        f"{own_without[0].count('same-lineage')} of {len(own_without[0])} at 4 × 96",
     ]
 
 
