@@ -69,6 +69,8 @@ STUB = re.compile(r"^from (\S+) import (\w+) as (\w+)$", re.MULTILINE)
 @pytest.mark.parametrize("package", [bornbiased_jax, lineage], ids=lambda package: package.__name__)
 def test_lazy_names_visible_to_type_checkers(package):
     told = STUB.findall(Path(package.__file__).with_suffix(".pyi").read_text())
+    # Modules of the package are told of by their own names.
+    told = [row for row in told if row[0] != "bornbiased_jax"]
     assert sorted(name for _, _, name in told) == package.__all__ == sorted(set(package.__all__))
     for home, original, name in told:
         assert getattr(package, name) is getattr(importlib.import_module(home), original)
@@ -80,6 +82,15 @@ def test_public_names_are_no_modules_of_the_package():
     assert not {path.stem for path in Path(bornbiased_jax.__file__).parent.iterdir()} & set(bornbiased_jax.__all__)
     with pytest.raises(AttributeError, match="'bornbiased_jax' has no attribute 'prefer'"):
         bornbiased_jax.prefer  # noqa: B018
+
+
+def test_modules_of_the_api_reference_are_attributes():
+    told = {name for home, name, _ in STUB.findall(Path(bornbiased_jax.__file__).with_suffix(".pyi").read_text())
+            if home == "bornbiased_jax"}  # fmt: skip
+    pages = {path.stem.partition(".")[0] for path in (ROOT / "docs" / "api").glob("*.md")} - {"index"}
+    assert told == pages <= set(dir(bornbiased_jax))
+    code = "import bornbiased_jax as bf; print(bf.lineage.permutation_test.__name__, bf.stats.__name__)"
+    assert run_python(code).split() == ["permutation_test", "bornbiased_jax.stats"]
 
 
 def test_importing_the_package_loads_the_standard_library_alone():

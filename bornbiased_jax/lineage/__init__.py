@@ -9,7 +9,7 @@ type checkers of them.
 
 from __future__ import annotations
 
-import importlib
+from importlib import import_module as _import_module
 
 _HOMES = {
     "commitment": "check_commitment",
@@ -33,7 +33,7 @@ __all__ = sorted(_HOME_OF)
 def __getattr__(name: str) -> object:
     if name not in _HOME_OF:
         raise AttributeError(f"module 'bornbiased_jax.lineage' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"bornbiased_jax.lineage.{_HOME_OF[name]}"), name)
+    return getattr(_import_module(f"bornbiased_jax.lineage.{_HOME_OF[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -10,7 +10,7 @@ a data frame where pandas is installed, and ``to_csv()`` the same rows as text o
 Names load their modules when first used; ``__init__.pyi`` tells type checkers of them.
 """
 
-import importlib
+from importlib import import_module as _import_module
 
 _HOMES = {
     "attention": "Intervention Sinks intervention sinks",
@@ -29,7 +29,7 @@ __all__ = sorted(_HOME_OF)
 def __getattr__(name: str) -> object:
     if name not in _HOME_OF:
         raise AttributeError(f"module 'bornbiased_jax.results' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"bornbiased_jax.results.{_HOME_OF[name]}"), name)
+    return getattr(_import_module(f"bornbiased_jax.results.{_HOME_OF[name]}"), name)
 
 
 def __dir__() -> list[str]:
