@@ -161,8 +161,15 @@ def _lineage() -> list[str]:
         for name in ("trained_apart", "trained_apart_256_2m")
     }  # fmt: skip
     assert called["trained_apart"] == {"paper": 0, "iclr": 0}
+    narrow, wide = (list(result_of(name)["shared"].values()) for name in ("trained_apart", "trained_apart_256_2m"))
+    without = [
+        [pair["paper_without"]["verdict"] == "same-lineage" for pairs in kinds for pair in pairs]
+        for kinds in (narrow[:4] + wide[:4], narrow[4:5])
+    ]
+    assert not any(without[1])
     (all_called,) = set(called["trained_apart_256_2m"].values())
     return [
+        f"Algorithm 1 calls {sum(without[0])} of {len(without[0])} unrelated pairs one lineage there",
         f"and so it did {all_called} of {len(result_of('trained_apart_256_2m')['pairs'])} pairs of models trained",
         f"On {num_pairs:,} pairs of untrained models of different seeds",
         f"takes {round(taken * descendants['num_families'])} of {descendants['num_families']} students",
