@@ -139,11 +139,16 @@ def unread_fields(cfg: ModelConfig) -> dict[str, str]:
     unread: dict[str, str] = {}
     if not any(cfg.is_local or ()):
         unread["rope_local_theta"] = "attention_pattern"
+    # With a pattern, only local layers have a window.
+    if cfg.is_local is not None and not any(cfg.is_local):
+        unread["window"] = "attention_pattern"
     if cfg.rope_scaling == "none":
         unread["rope_scaling_factor"] = "rope_scaling"
     if cfg.rope_scaling != "llama3":
         unread |= dict.fromkeys(_LLAMA3_ROPE, "rope_scaling")
     # Without rotated queries and keys no field of RoPE is read.
+    if not any(cfg.is_rotated or (True,)):
+        unread |= dict.fromkeys(_ROPE, "rope_pattern")
     if cfg.positions != "rope":
         unread |= dict.fromkeys(_ROPE, "positions")
     if cfg.num_experts is None:

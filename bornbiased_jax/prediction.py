@@ -70,8 +70,10 @@ def stack_of(cfg: ModelConfig, *, tokens: bool = True) -> Stack:
         raise InputError("theory does not cover norm_position=both: norms before a sublayer or after it")
     dists = {row.group: distribution(cfg, row) for row in parameter_table(cfg).values()}
     activation, mlp_width, factor = str(cfg.activation), cfg.d_ff, 1.0
-    paired = {group for group in ("gate", "up", "down") if group in dists and dists[group].neuron_axis is not None}
-    if paired and paired != {"gate", "up", "down"} & dists.keys():
+    # Zeros are their own mirror image, whatever scheme they belong to.
+    drawn = [group for group in ("gate", "up", "down") if group in dists and dists[group].constant is None]
+    paired = [group for group in drawn if dists[group].neuron_axis is not None]
+    if paired and paired != drawn:
         raise InputError("theory knows MLPs whose neurons are mirrored in all matrices: set init to a scheme -mirrored")
     if paired and activation not in activations.ODD_PARTS:
         raise InputError(

@@ -15,8 +15,9 @@ schemes, by file and function of the public code:
 - ``t-fixup``: Huang et al. (2020), "Improving Transformer Optimization Through Better Initialization", section 3.3:
   the rule of encoders, whose factor the embedding has here too (theirs is (9 L)^(−¼), 14% less).
 - ``rezero``: Bachlechner et al. (2020): every branch starts at zero; other matrices by Xavier's rule.
-- ``xavier``, ``kaiming``, ``lecun``: ``torch.nn.init``; tables of vectors N(0, 0.02²).
-- ``mup``: Yang et al. (2022), "Tensor Programs V", table 8, with the input weights of variance 1.
+- ``xavier``, ``kaiming``: ``xavier_uniform_`` and ``kaiming_normal_`` of ``torch.nn.init``; ``lecun``: LeCun et al.
+  (1998), "Efficient BackProp", as a normal distribution. Tables of vectors N(0, 0.02²).
+- ``mup``: Yang et al. (2022), "Tensor Programs V", table 3, with the input weights of variance 1.
 """
 
 from __future__ import annotations

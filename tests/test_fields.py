@@ -14,6 +14,7 @@ from bornbiased_jax.config import FIELDS, ModelConfig, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.fields import TABLE, unread_fields
 from bornbiased_jax.init import distribution, init_seed, parameter_shapes
+from bornbiased_jax.lineage.same_model import differing_settings
 from bornbiased_jax.model import apply, attention
 from bornbiased_jax.parameters import parameter_table
 from bornbiased_jax.theory import predict as whole_model
@@ -326,3 +327,17 @@ def test_the_base_of_local_layers_is_read_where_a_layer_is_local(pattern, is_rea
         apply(changed, params, tokens_BT).logits_BTV for changed in (cfg, cfg.replace(rope_local_theta=77.0))
     )
     assert bool(jnp.any(plain != other)) is is_read is ("rope_local_theta" not in unread_fields(cfg))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("changes", "field", "value"),
+    [({"attention_pattern": "gg", "window": 3}, "window", 5), ({"rope_pattern": "n"}, "rope_theta", 77.0)],
+    ids=["no layer is local", "no layer is rotated"],
+)
+def test_fields_of_layers_that_a_pattern_leaves_out_are_not_read(changes, field, value):
+    cfg = LLAMA.replace(**changes)
+    params, tokens_BT = init_seed(cfg, 0), jnp.arange(12)[None]
+    plain, other = (apply(changed, params, tokens_BT).logits_BTV for changed in (cfg, cfg.replace(**{field: value})))
+    assert bool(jnp.all(plain == other))
+    assert field in unread_fields(cfg) and differing_settings(cfg, cfg.replace(**{field: value})) == []

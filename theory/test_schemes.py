@@ -10,6 +10,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.prediction import predict, stack_of
 from bornbiased_jax.probes import probe, untrained
 from bornbiased_jax.probes.inputs import random_tokens
+from bornbiased_jax.schemes import SCHEMES
 from bornbiased_jax.theory import finite_width, kernels
 from bornbiased_jax.theory import predict as whole_model
 from bornbiased_jax.theory.activations import ACTIVATIONS, CENTERED, DERIVATIVES, ODD_PARTS, UNIT_MEANS
@@ -195,6 +196,23 @@ def test_cosines_of_initializations_without_bias(name):
     mean = expected.mean[-1] + (1 - expected.mean[-1]) / cfg.vocab_size
     digits = 5e-4 if measured > 0.1 else 5e-5
     assert abs(measured - mean) < 3 * expected.std[-1] / math.sqrt(4) + digits
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_mirrored_form_of_every_scheme_has_a_theory(name):
+    """Schemes whose MLPs write nothing at first are among them: zeros are their own mirror image."""
+    cfg = preset("llama-tiny", init=f"{name}-mirrored")
+    stack = stack_of(cfg)
+    assert (stack.activation, stack.mlp_width) == (ODD_PARTS["silu"][0], cfg.d_ff // 2)
+
+
+def test_neurons_that_write_nothing_contract_nothing_mirrored_or_not():
+    changes = dict(num_layers=2, d_model=16, d_ff=32, num_heads=2, init_groups="down=zeros")
+    plain, mirrored = (
+        profile(stack_of(preset("gpt2-tiny", init=init, **changes)), 6) for init in ("xavier", "xavier-mirrored")
+    )
+    np.testing.assert_array_equal(plain.inter_cosine, mirrored.inter_cosine)
+    assert plain.intra_cosine[-1] > 0.01
 
 
 def test_schemes_without_a_theory_are_refused_with_the_reason():

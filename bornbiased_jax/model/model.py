@@ -238,7 +238,8 @@ def apply(
 
     Raises:
         InputError: a capture that is unknown or that the model does not have; ids on the host, a width or a length that
-            do not fit the configuration, or more positions than the cache has room for.
+            do not fit the configuration, more positions than the cache has room for, or a rolling cache that sees
+            nothing or more than learned positions number.
 
     >>> import numpy as np
     >>> from bornbiased_jax.config import preset
@@ -414,6 +415,8 @@ def _check(
         _check_positions(cfg, x.shape[1], options.cache)
     elif options.cache is not None:
         raise InputError("a rolling cache and a whole one exclude each other: give one of them")
+    else:
+        _check_rolling(cfg, x.shape[1], options.rolling)
 
 
 def _check_capture(cfg: ModelConfig, name: str) -> None:
@@ -436,6 +439,16 @@ def _check_positions(cfg: ModelConfig, length: int, cache: Cache | None) -> None
     room = filled + length if cache is None else cache.keys_LBSGK.shape[2]
     if filled + length > room:
         raise InputError(f"the cache has room for {room} positions, not for {filled + length}: make a larger one")
+
+
+def _check_rolling(cfg: ModelConfig, length: int, rolling: RollingCache) -> None:
+    # Numbers that a compiled program takes are known to it alone.
+    if isinstance(rolling.keep, Tracer) or isinstance(rolling.window, Tracer):
+        return
+    keep, window = int(rolling.keep), int(rolling.window)
+    if keep < 0 or window < 1:
+        raise InputError(f"a rolling cache of keep={keep}, window={window}: keep 0 tokens or more, and see 1 or more")
+    check_length(cfg, min(length, keep + window))
 
 
 def mlp0_config(

@@ -5,10 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bornbiased_jax import model
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.rolling_cache import streaming_losses
-from bornbiased_jax.init import init_seed
+from bornbiased_jax.init import init_seed, parameter_shapes
 from bornbiased_jax.model import Cache, ForwardOptions, empty_cache
 from bornbiased_jax.model.layers import RollingCache, frequencies
 from tests.model.forward import apply
@@ -157,3 +158,20 @@ def test_two_caches_exclude_each_other():
             jnp.asarray(TOKENS),
             options=ForwardOptions(cache=empty_cache(CFG, 2, T), rolling=RollingCache(0, 4)),
         )
+
+
+@pytest.mark.parametrize(
+    ("keep", "window", "words"), [(4, 5, "8 learned positions"), (0, 0, "see 1 or more"), (-1, 5, "keep 0 tokens")]
+)
+def test_rolling_cache_whose_logits_would_be_nan_is_refused(keep, window, words):
+    """Beyond learned positions there is no row to add, and a query that sees no key has no softmax."""
+    cfg = CFG.replace(positions="learned", max_seq_len=8)
+    params, tokens = parameter_shapes(cfg), jax.ShapeDtypeStruct((2, T), jnp.int32)
+
+    def trace(keep, window):
+        options = ForwardOptions(rolling=RollingCache(keep, window))
+        return jax.eval_shape(lambda params, tokens: model.apply(cfg, params, tokens, options=options), params, tokens)
+
+    with pytest.raises(InputError, match=words):
+        trace(keep, window)
+    assert trace(4, 4).logits_BTV.shape == (2, T, cfg.vocab_size)
