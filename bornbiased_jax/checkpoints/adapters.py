@@ -137,8 +137,16 @@ class PeftAdapter:
 
     @property
     def unties(self) -> bool:
-        """Whether embedding or head was trained whole, each for itself, so that a base's one table becomes two."""
-        return any(name in HEAD_TENSORS or _EMBEDDING.fullmatch(name) for name in self.tensors)
+        """Whether embedding or head was trained, each for itself, so that a base's one table becomes two.
+
+        Rows of tokens are trained in the one table.
+        """
+        return any(name in HEAD_TENSORS or _EMBEDDING.fullmatch(name) for name in self.names)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the matrices that the adapter replaces or adapts."""
+        return (*(f"{module}.weight" for module in self.updates), *self.tensors)
 
     def names_in(self, names: Iterable[str], where: str) -> dict[str, str]:
         """Return the names of a base's tensors that are others with the adapter, with the adapter's names for them.
@@ -149,11 +157,10 @@ class PeftAdapter:
         Raises:
             InputError: the base lacks one.
         """
-        weights = [f"{module}.weight" for module in self.updates]
         biases = [f"{module}.bias" for module, update in self.updates.items() if update.bias_O is not None]
         available = dict.fromkeys(names)
         adapted = {}
-        for name in (*weights, *biases, *self.tensors, *self.tokens):
+        for name in (*self.names, *biases, *self.tokens):
             candidates = (name, f"model.{name}", f"transformer.{name}", name.partition(".")[2])
             place = next((candidate for candidate in candidates if candidate in available), None)
             if place is None and is_other_head(name):
@@ -165,8 +172,7 @@ class PeftAdapter:
 
     def left_out(self, adapted: Mapping[str, str]) -> str:
         """Return what to say of heads that are not in a base, from the names that are (:meth:`names_in`); or ""."""
-        names = (*self.tensors, *(f"{module}.weight" for module in self.updates))
-        heads = sorted(set(filter(is_other_head, names)) - set(adapted.values()))
+        heads = sorted(set(filter(is_other_head, self.names)) - set(adapted.values()))
         return f"left out of the adapter, as no part of a language model: {', '.join(heads)}" if heads else ""
 
     def merged(self, name: str, tensor: np.ndarray, *, is_conv1d: bool = False) -> np.ndarray:
@@ -310,8 +316,13 @@ def _update(folder: Path, config: AdapterFile, module: str, factors: dict[str, n
 
 def _of_module(patterns: Mapping[str, float] | None, module: str, default: float) -> float:
     """Return the rank or α of a module: that of the first pattern which its name ends in, or of all."""
-    matches = (value for ending, value in (patterns or {}).items() if re.fullmatch(rf"(.*\.)?({ending})", module))
+    matches = (value for ending, value in (patterns or {}).items() if re.fullmatch(_pattern(ending), module))
     return next(matches, default)
+
+
+def _pattern(ending: str) -> str:
+    """Return the regular expression of the names of modules that end in a pattern, as PEFT reads it."""
+    return rf"(.*\.)?({ending})"
 
 
 def _token_rows(folder: Path, config: AdapterFile, module: str) -> list[int]:
@@ -350,7 +361,7 @@ def _read_config(path: Path) -> AdapterFile:
     checked: AdapterFile = schema.check(AdapterFile, config, str(path))
     for ending in (*(checked.get("rank_pattern") or {}), *(checked.get("alpha_pattern") or {})):
         try:
-            re.compile(ending)
+            re.compile(_pattern(ending))
         except (re.error, RecursionError, OverflowError) as error:
             raise InputError(
                 f"{path} has the pattern {shown(ending)}, which is no regular expression: correct it"
@@ -366,7 +377,7 @@ def adapt(base: NamedTensors, adapter: PeftAdapter, *, is_tied: bool) -> NamedTe
     """
     table = next(filter(_EMBEDDING.fullmatch, base.shapes), None)
     if is_tied and adapter.unties and table is not None and not HEAD_TENSORS & set(base.shapes):
-        head = min(HEAD_TENSORS & set(adapter.tensors), default="lm_head.weight")
+        head = min(HEAD_TENSORS & set(adapter.names), default="lm_head.weight")
         base = dataclasses.replace(base, tensors={**base.tensors, head: base.tensors[table]})
     adapted = adapter.names_in(base.shapes, base.where)
 

@@ -126,7 +126,7 @@ def evaluate(
     opened = open_checkpoint(checkpoint, scratch=scratch, ignore_fields=choices["ignore_fields"])
     losses = evaluate_checkpoint(
         opened,
-        str(text or data),
+        str(data if text is None else text),
         tokenizer=options.chosen_tokenizer(tokenizer, opened),
         **{name: choices[name] for name in ("num_sequences", "context", "batch_size", "quiet")},
     )

@@ -93,7 +93,9 @@ def derive(
     tokenizer = derived.tokenizer
     if tokenizer is not None and not fits_vocabulary(tokenizer, derived.cfg.vocab_size):
         tokenizer = None
-    family = export_hugging_face(derived.cfg, derived.params, out, tokenizer=tokenizer, overwrite=overwrite)
+    family = export_hugging_face(
+        derived.cfg, derived.params, out, tokenizer=tokenizer, context=derived.context, overwrite=overwrite
+    )
     facts = {
         "checkpoint": checkpoint,
         "changes": list(changes),

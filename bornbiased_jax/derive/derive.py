@@ -36,6 +36,7 @@ class Derived:
             stay, in their standard deviations; None where the function changed.
         base_digest, digest: of the weights before and after.
         tokenizer: of the parent, None where it has none.
+        context: tokens of a sequence in the parent's training, None where it says nothing of that.
     """
 
     cfg: ModelConfig
@@ -45,6 +46,7 @@ class Derived:
     base_digest: str
     digest: str
     tokenizer: Tokenizer | None = None
+    context: int | None = None
 
 
 def derive(parent: str | Path, changes: Sequence[Change], context: ChangeContext) -> Derived:
@@ -65,7 +67,7 @@ def derive(parent: str | Path, changes: Sequence[Change], context: ChangeContext
     if not changes:
         raise InputError("no change: give at least one, as in --change rotate:7")
     checkpoint = open_checkpoint(parent)
-    base_digest, tokenizer = checkpoint.digest(), checkpoint.tokenizer
+    base_digest, tokenizer, trained_context = checkpoint.digest(), checkpoint.tokenizer, checkpoint.info.get("context")
     model: Model = (checkpoint.cfg, jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), checkpoint.params()))
     del checkpoint
     # The function must stay for the ids that every change preserves.
@@ -99,7 +101,7 @@ def derive(parent: str | Path, changes: Sequence[Change], context: ChangeContext
                 f"{difference:.2g} of their standard deviation: the weights are out of float32's proportions; make "
                 "fewer changes at once"
             )
-    return Derived(*model, preserved, difference, base_digest, digest(model[1]), tokenizer)
+    return Derived(*model, preserved, difference, base_digest, digest(model[1]), tokenizer, trained_context)
 
 
 def logit_difference(first: Checkpoint, second: Checkpoint, ids_I: np.ndarray) -> float:

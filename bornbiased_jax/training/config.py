@@ -118,6 +118,12 @@ class PretrainConfig:
             raise InputError(f"seeds={self.seeds!r} is one value: give a list, as in seeds=({self.seeds},)")
         object.__setattr__(self, "out", str(self.out))
         object.__setattr__(self, "data", str(self.data))
+        # Names of files may be paths.
+        for name in ("tokenizer", "init_from", "token_cache"):
+            value = getattr(self, name)
+            if not isinstance(value, str | Path | None):
+                raise InputError(f"{name}={shown(value)} is neither a text nor a path")
+            object.__setattr__(self, name, None if value is None else str(value))
         object.__setattr__(self, "seeds", tuple(keys.check_seed(seed) for seed in self.seeds))
         # Seeds: at least one, each once.
         if not self.seeds:

@@ -40,11 +40,13 @@ class Stop:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Take SIGTERM and Ctrl-C while the block runs, where that is possible (the main thread)."""
+        """Take SIGTERM and Ctrl-C while the block runs, where that is possible: in the main thread, from Python."""
         if jax.process_count() > 1 or threading.current_thread() is not threading.main_thread():
             yield
             return
-        self._former = {number: signal.signal(number, self._take) for number in (signal.SIGTERM, signal.SIGINT)}
+        # A handler that another program set in this process could not be put back: it stays.
+        numbers = [number for number in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(number) is not None]
+        self._former = {number: signal.signal(number, self._take) for number in numbers}
         try:
             yield
         finally:

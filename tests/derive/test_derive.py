@@ -43,7 +43,7 @@ def trained(tmp_path_factory):
             small = not path.endswith(("kernel", "embedding"))
             flat[path] = np.asarray(leaf) * 5 + np.float32(0.3) * noise * small
         places[name] = tmp_path_factory.mktemp("trained") / name
-        export_hugging_face(opened.cfg, unflatten(flat), places[name])
+        export_hugging_face(opened.cfg, unflatten(flat), places[name], context=12)
     return places
 
 
@@ -99,6 +99,8 @@ def test_symmetries_in_a_row_on_the_written_directory(trained, tmp_path, capsys)
     assert (facts["digest"], facts["base_digest"]) == (copy.digest(), parent.digest())
     assert facts["function_preserved"] and "the same function" in capsys.readouterr().out
     assert (copy.cfg.vocab_size, copy.cfg.num_layers) == (80, 4)
+    # By default both are evaluated at the same context.
+    assert copy.info["context"] == parent.info["context"] == 12
     # Of 80 ids the last 8 count as unused, and the parent has the first 64.
     readers = [open_checkpoint(folder) for folder in (trained["llama"], place)]
     assert logit_difference(*readers, np.arange(64)) < 1e-3

@@ -110,6 +110,28 @@ def test_the_same_as_peft(tmp_path):
         )
 
 
+@pytest.mark.parametrize("adapted", [("embed_tokens",), ("lm_head",), ("embed_tokens", "lm_head")])
+def test_factors_of_a_tied_models_embedding_are_not_its_heads(tmp_path, adapted):
+    """PEFT applies them to the one module or the other; files need not repeat the base's table."""
+    draws = np.random.default_rng(0)
+    a, b = (draws.standard_normal(shape).astype(np.float32) for shape in ((RANK, 64), (16, RANK)))
+    names = {"embed_tokens": ("model.embed_tokens.lora_embedding_A", "model.embed_tokens.lora_embedding_B", a, b),
+             "lm_head": ("lm_head.lora_A.weight", "lm_head.lora_B.weight", b.T, a.T)}  # fmt: skip
+    adapter(tmp_path, {})
+    tensors = {}
+    for first, second, *factors in map(names.get, adapted):
+        pairs = zip((first, second), factors, strict=True)
+        tensors |= {f"base_model.model.{name}": np.ascontiguousarray(factor) for name, factor in pairs}
+    save_file(tensors, tmp_path / WEIGHTS)
+    opened = open_checkpoint(f"{LLAMA},tie_embeddings=true")
+    table = np.asarray(opened.read("embed/embedding"))
+    merged = flatten(merge_adapter(opened.cfg, opened.params(), read_adapter(tmp_path)))
+    changed = table + ALPHA / RANK * (b @ a).T
+    embedding, head = (changed if name in adapted else table for name in ("embed_tokens", "lm_head"))
+    np.testing.assert_allclose(merged["embed/embedding"], embedding, atol=1e-5)
+    np.testing.assert_allclose(merged["head/kernel"], head.T, atol=1e-5)
+
+
 QUERY = {"model.layers.0.self_attn.q_proj": (16, 16)}
 
 
@@ -120,6 +142,7 @@ QUERY = {"model.layers.0.self_attn.q_proj": (16, 16)}
         (QUERY, {"r": 4}, "does not fit its rank 4"),
         (QUERY, {"r": 0}, "r=0, but input should be greater than or equal to 1"),
         (QUERY, {"lora_alpha": None}, "lora_alpha=None, but input should be a valid number"),
+        (QUERY, {"rank_pattern": {"(?i)Q_PROJ": RANK}}, "has the pattern '(?i)Q_PROJ', which is no regular expression"),
         (QUERY, {"use_dora": True}, "no lora_magnitude_vector of"),
         (QUERY, {"layer_replication": [[0, 2], [1, 2]]}, "a field that is not understood"),
         (QUERY, {"peft_type": "PREFIX_TUNING"}, "peft_type='PREFIX_TUNING', but only"),

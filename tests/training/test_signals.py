@@ -12,7 +12,7 @@ from bornbiased_jax.cli.main import run as command
 from bornbiased_jax.training import pretrain, train
 from bornbiased_jax.training.checkpoint import Checkpointer, find_steps
 from bornbiased_jax.training.metrics import read_metrics
-from bornbiased_jax.training.stop import PATIENCE
+from bornbiased_jax.training.stop import PATIENCE, Stop
 from tests.tiers import nightly_except
 from tests.training.small_run import make, words
 
@@ -135,3 +135,22 @@ def test_signals_while_saving_wait_for_it(place, monkeypatch, signal_at):
     with pytest.raises(KeyboardInterrupt):
         pretrain(config)
     assert find_steps(Path(config.out))[-1] == 3
+
+
+def test_a_handler_that_python_did_not_set_stays(monkeypatch):
+    """Python says None of one that a host program set in C, and takes no None back."""
+    handlers = {signal.SIGTERM: None, signal.SIGINT: signal.default_int_handler}
+
+    def set_handler(number, handler):
+        if handler is None:
+            raise TypeError("signal handler must be signal.SIG_IGN, signal.SIG_DFL, or a callable object")
+        former, handlers[number] = handlers[number], handler
+        return former
+
+    before = dict(handlers)
+    monkeypatch.setattr(signal, "getsignal", handlers.get)
+    monkeypatch.setattr(signal, "signal", set_handler)
+    stop = Stop()
+    with stop.listening():
+        assert handlers[signal.SIGINT] == stop._take
+    assert handlers == before

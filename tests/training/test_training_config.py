@@ -1,6 +1,7 @@
 """The record of a run: checks, schedules, and what may change when it is resumed."""
 
 import dataclasses
+import json
 
 import pytest
 
@@ -29,6 +30,13 @@ def test_round_trip():
         PretrainConfig.from_dict({**run.to_dict(), "novelty": 1})
 
 
+def test_paths_are_recorded_as_text(tmp_path):
+    """As ``out`` and ``data`` are: the record of a run is JSON."""
+    run = config(init_from=tmp_path / "base", tokenizer=tmp_path / "tokenizer.json", token_cache=tmp_path / "tokens")
+    assert PretrainConfig.from_dict(json.loads(json.dumps(run.to_dict()))) == run
+    assert run.token_cache == str(tmp_path / "tokens")
+
+
 @pytest.mark.parametrize(
     "changes, named",
     [
@@ -48,6 +56,9 @@ def test_round_trip():
         ({"mesh": "seed=2", "seeds": (1, 2, 3)}, "divide"),
         ({"mesh": "rows=2"}, "rows"),
         ({"mesh": 2}, "mesh=2 is not a text"),
+        ({"tokenizer": 5}, "tokenizer=5 is neither a text nor a path"),
+        ({"token_cache": 5}, "token_cache=5 is neither"),
+        ({"init_from": b"run"}, "init_from=b'run' is neither"),
         ({"seeds": None}, "seeds=None is one value"),
         ({"seeds": 1.5}, "seeds=1.5 is one value"),
         ({"adapter": "lora"}, "adapter='lora' is none"),
