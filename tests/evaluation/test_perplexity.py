@@ -132,11 +132,6 @@ def test_refuses():
         evaluate(cfg, params, TEXT, BYTES, context=1, quiet=True)
 
 
-def test_an_empty_name_of_a_text_is_told(refused):
-    model = "seed:0@gpt2-tiny,num_layers=1,d_model=16,num_heads=2,d_ff=16,vocab_size=260"
-    assert "an empty path names no file" in refused(["evaluate", model, "--tokenizer", "bytes", "--text", ""])
-
-
 def with_info(checkpoint, info):
     """A checkpoint that says something else of its run."""
     return dataclasses.replace(checkpoint, info=info)
