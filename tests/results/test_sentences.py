@@ -288,3 +288,10 @@ def test_super_neurons_are_no_cause_of_sinks_that_there_are_not(rate, position, 
 def test_one_block_has_no_way_from_the_first_to_the_last(cosines, told):
     record = {"seed": 0, "seq_len": 4, "inter_cosine_by_layer": cosines, "log10_p": -9.0}
     assert told in results.Contraction([record]).summary()[0]
+
+
+def test_names_of_runs_cannot_break_the_table_of_an_audit():
+    runs = [{"name": "a|b\n<i>", "steps": [0], "shares_data_with": ["*c*", "_d_e_"]}, {"name": "", "steps": [0, 9]}]
+    record = {"source": "runs", "clean": True, "findings": [], "checkpoints": [], "pairs": [], "basis": "digests"}
+    rows = lineage_reports.Audit({**record, "runs": runs}).report().splitlines()[-2:]
+    assert rows == [r"| a\|b \<i> | 0 | \*c\*, \_d_e\_ |", "| (the folder) | 2 from 0 to 9 | not known |"]
