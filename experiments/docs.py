@@ -9,7 +9,7 @@ A number that was measured stands between two comments, and what is between them
 
 ``show`` names what of the experiment's display is wanted: ``headline``, ``claims``, ``tables``, or ``tables:2`` (the
 second); of a selection, ``claims`` are those of all its records and ``tables:1`` is the first table with the rows of
-all. ``value`` is a place in the record, written by ``format``: a function of ``report.numbers`` and its digits.
+all. ``value`` is a place in the record, written by ``format``: one of ``report.numbers`` and its digits.
 ``scale`` is laptop unless given. A name ``benchmark/NAME`` is a record of ``benchmarks/results``, or with ``scale=gpu``
 of ``experiments/results/gpu``, shown by ``benchmarks/NAME.py``. The last block of a section names the commands of all
 its records in one line. Where a record is missing, the block says which command makes it, or shows an ellipsis within a
@@ -217,6 +217,8 @@ def _value(block: RecordBlock, record: Record) -> str:
         return numbers.format_named(block.format)(value)
     except ValueError as error:
         raise InputError(f"the block of {block.value} has {error}") from error
+    except TypeError as error:
+        raise InputError(f"{block.value} in the record of {block.name} is no number: {value!r:.80}") from error
 
 
 def origins(named: Sequence[RecordBlock]) -> str:

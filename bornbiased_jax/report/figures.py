@@ -32,6 +32,7 @@ from bornbiased_jax.errors import InputError
 _COLORS = 256
 # Letters of a name in a figure.
 _LONGEST_NAME = 30
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 # Okabe and Ito's colors, the two palest ones darkened until they show on white.
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#b5659b", "#c98a00", "#3d9bd1")
 DARK_SERIES = ("#5fb0e5", "#f2935a", "#45c9a2", "#e29ccb", "#e8b84a", "#8fcdf2")
@@ -222,12 +223,13 @@ def reference(ax: Axes, value: float, name: str, color: str = BASELINE, vertical
 def short(name: str) -> str:
     r"""Return a name from a file or a folder as a figure has room for it: of a long one the end, which tells most.
 
-    Dollar signs are escaped, as two would enclose a formula, and so are bytes that are not UTF-8.
+    Dollar signs are escaped, as two would enclose a formula, and so are bytes that are not UTF-8 and control
+    characters, which an SVG must not hold.
 
     >>> short("runs/a$b"), short("/home/me/models/a-model-of-some-length")
     ('runs/a\\$b', '…models/a-model-of-some-length')
     """
-    name = name.encode(errors="backslashreplace").decode()
+    name = _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", name.encode(errors="backslashreplace").decode())
     return (name if len(name) <= _LONGEST_NAME else f"…{name[1 - _LONGEST_NAME :]}").replace("$", r"\$")
 
 
@@ -344,10 +346,17 @@ def heatmap(
         scale: what the colors stand for; the matrix's own values if not given.
     """
     values = np.asarray(matrix, dtype=float)
-    low, high, gray_below = scale or Scale(float(np.nanmin(values)), float(np.nanmax(values)))
+    # Cells without a number are left blank, and have no part in the colors.
+    values = np.where(np.isfinite(values), values, np.nan)
+    finite = values[np.isfinite(values)]
+    least, largest = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+    low, high, gray_below = scale or Scale(least, largest)
     if diverging:
         high = max(abs(low), abs(high))
         low = -high
+    # Equal numbers have the color in the middle.
+    room = 0.0 if low < high else 0.1 * abs(low) or 0.1
+    low, high = low - room, high + room
     # The colors, one for each of as many equal steps.
     colors = matplotlib.colormaps["RdBu_r" if diverging else "cividis"](np.linspace(0, 1, _COLORS))
     middles = low + (high - low) * (np.arange(_COLORS) + 0.5) / _COLORS
@@ -378,7 +387,7 @@ def heatmap(
             # Zero has no sign.
             text = f"{round(float(value), digits) + 0.0:.{digits}f}".replace("-", "−")
             ax.text(column, row, text, ha="center", va="center", size=8, color="black" if bright else "white")
-    is_below, is_above = bool(np.nanmin(values) < low), bool(np.nanmax(values) > high)
+    is_below, is_above = least < low, largest > high
     extend = "both" if is_below and is_above else "min" if is_below else "max" if is_above else "neither"
     bar = ax.figure.colorbar(image, ax=ax, label=name, pad=0.02, extend=extend)
     bar.outline.set_visible(False)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -119,12 +117,12 @@ def near_one(form: Fixed) -> Fixed:
 
 def integer(value: float) -> str:
     """Format whole numbers: ``integer(50304) == "50,304"``."""
-    return _minus(f"{value:,.0f}")
+    return _minus(f"{value:z,.0f}")
 
 
 def identifier(value: float) -> str:
     """Format whole numbers that name something, such as a token: no separators."""
-    return f"{value:.0f}"
+    return f"{value:z.0f}"
 
 
 def significant(digits: int = 3) -> Format:
@@ -170,20 +168,22 @@ def from_log10(digits: int = 3) -> Format:
 
 
 def format_named(name: str) -> Format:
-    """Return the format that a text names: a function of this module, and its digits after a colon.
+    """Return the format that a text names: one of this module, and its digits after a colon.
 
     Raises:
-        ValueError: there is no such function.
+        ValueError: there is no such format, or its digits are absent or too many.
 
     Example:
         >>> format_named("times:2")(1.37), format_named("integer")(50304)
         ('1.37×', '50,304')
     """
     kind, _, digits = name.partition(":")
-    make: Callable[..., Any] | None = globals().get(kind)
-    if not inspect.isfunction(make) or kind.startswith("_"):
-        raise ValueError(f"no format {kind!r}: it is a function of report.numbers")
-    return make(int(digits)) if digits else make
+    if not digits and kind in _FORMATS:
+        return _FORMATS[kind]
+    if digits.isdecimal() and kind in _FORMATS_OF_DIGITS:
+        return _FORMATS_OF_DIGITS[kind](int(digits))
+    choices = ", ".join([*_FORMATS, *(f"{name}:DIGITS" for name in _FORMATS_OF_DIGITS)])
+    raise ValueError(f"no format {kind!r}: choose one of {choices}")
 
 
 def _exponent(value: float, digits: int) -> int:
@@ -203,6 +203,17 @@ def p_value(digits: int = 2) -> Format:
     """
     write = from_log10(digits)
     return lambda p: write(-math.inf if p == 0 else math.log10(p))
+
+
+_FORMATS: dict[str, Format] = {"integer": integer, "identifier": identifier}
+_FORMATS_OF_DIGITS: dict[str, Callable[[int], Format]] = {
+    "fixed": fixed,
+    "percent": percent,
+    "times": times,
+    "significant": significant,
+    "from_log10": from_log10,
+    "p_value": p_value,
+}
 
 
 def _power(mantissa: float, exponent: int, digits: int) -> str:

@@ -146,7 +146,9 @@ def figure_files(folder: str, section: Section, index: int) -> dict[str, str]:
 def _flat(value: Mapping[str, object], prefix: str = "") -> list[tuple[str, str]]:
     """Flatten nested provenance into lines of a name and a text."""
     entries = flat(value, prefix).items()
-    return [(name, entry if isinstance(entry, str) else json.dumps(entry)) for name, entry in entries]
+    return [
+        (name, entry if isinstance(entry, str) else json.dumps(entry, ensure_ascii=False)) for name, entry in entries
+    ]
 
 
 def _embedded(record: Mapping[str, object]) -> str:

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, NullLocator, ScalarFormatter
 from numpy.typing import ArrayLike
 
 from bornbiased_jax.report import figures
+from bornbiased_jax.report.numbers import significant
 
 
 def sink_map(score_LH: ArrayLike, *, epsilon: float, length: int, position: int = 1, ax: Axes | None = None) -> Figure:
@@ -53,6 +54,7 @@ def variance_by_position(series: Mapping[str, ArrayLike]) -> Figure:
         color = figures.SERIES[index % len(figures.SERIES)]
         figures.line(ax, np.arange(1, len(y) + 1), y, name=name, color=color, markers=len(y) <= 40)
     log_axis(ax)
+    figures.count_axis(ax)
     figures.label(ax, "position", "variance")
     if len(series) > 1:
         ax.legend(frameon=False)
@@ -107,15 +109,23 @@ def sink_rate_by_length(rates: Mapping[str, Mapping[Any, float | Sequence[float]
 
 
 def log_axis(ax: Axes) -> None:
-    """Make the y axis logarithmic; where it spans little more than a power of ten, some ticks between are labeled."""
+    """Make the y axis logarithmic if anything drawn is positive; label enough ticks, however little it spans."""
+    if not np.isfinite(ax.dataLim.minposy):
+        return
     ax.set_yscale("log")
     low, high = ax.get_ylim()
-    ax.yaxis.set_minor_formatter(FuncFormatter(_between_powers) if high < 20 * low else NullFormatter())
+    if high < 5 * low:
+        # Powers of ten and their multiples are too far apart.
+        ax.yaxis.set_major_locator(MaxNLocator(nbins=6))
+        ax.yaxis.set_major_formatter(ScalarFormatter(useOffset=False, useMathText=True))
+        ax.yaxis.set_minor_locator(NullLocator())
+    else:
+        ax.yaxis.set_minor_formatter(FuncFormatter(_between_powers) if high < 20 * low else NullFormatter())
 
 
 def _between_powers(value: float, _position: int) -> str:
     leading = round(value / 10 ** math.floor(math.log10(value)))
-    return f"{value:g}" if leading in (2, 3, 4, 6) else ""
+    return significant(1)(value) if leading in (2, 3, 4, 6) else ""
 
 
 def _ticks(count: int) -> list[int]:

@@ -12,7 +12,7 @@ from bornbiased_jax.lineage.verdict import LEAST_P, format_p
 from bornbiased_jax.report import lineage_figures
 from bornbiased_jax.report.tables import Panel
 from bornbiased_jax.results.result import Listing, RecordResult, listing
-from bornbiased_jax.results.wording import among, count
+from bornbiased_jax.results.wording import among, count, in_cell
 
 _TITLES: dict[FindingKind, str] = {
     "duplicate": "Duplicates",
@@ -175,10 +175,8 @@ def _run_row(run: Mapping[str, Any]) -> str:
     steps = run["steps"]
     span = f"{len(steps)} from {steps[0]} to {steps[-1]}" if len(steps) > 1 else str(steps[0])
     sharing = run.get("shares_data_with", "not known")
-    sharing_text = sharing if isinstance(sharing, str) else ", ".join(sharing) or "none here"
-    # A line that is drawn as one separates columns.
-    cells = (cell.replace("|", "\\|") for cell in (run["name"] or "(the folder)", span, sharing_text))
-    return f"| {' | '.join(cells)} |"
+    sharing_text = sharing if isinstance(sharing, str) else ", ".join(map(in_cell, sharing)) or "none here"
+    return f"| {in_cell(run['name']) or '(the folder)'} | {span} | {sharing_text} |"
 
 
 class SketchFile(RecordResult):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 
 from bornbiased_jax.config import PRESETS, FieldValue, ModelConfig
@@ -141,3 +142,13 @@ def explain(*names: str) -> str:
     '  bits per byte: the same per byte of text, comparable between tokenizers'
     """
     return "\n".join(f"  {name}: {TERMS[name]}" for name in names)
+
+
+def in_cell(name: str) -> str:
+    r"""Write a name for a cell of a Markdown table: with no break, and nothing that starts a cell, a tag or emphasis.
+
+    >>> in_cell("runs/a_b"), in_cell("a|<b> *c*")
+    ('runs/a_b', 'a\\|\\<b> \\*c\\*')
+    """
+    # An underscore within a word starts no emphasis.
+    return re.sub(r"([\\`*|<]|(?<!\w)_|_(?!\w))", r"\\\1", " ".join(name.split()))

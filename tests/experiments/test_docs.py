@@ -175,6 +175,9 @@ def test_a_missing_record_names_its_command(committed):
         ("benchmark/nothing show=tables", "names no experiment"),
         ("table1 value=result.rows.1.share", "has no result.rows.1.share"),
         ("table1 value=result.rows.0.share format=prose:2", "no format 'prose'"),
+        ("table1 value=result.rows.0.share format=percent", "no format 'percent': choose one of .*percent:DIGITS"),
+        ("table1 value=result.rows.0 format=percent:2", "result.rows.0 in the record of table1 is no number"),
+        ("table1 value=data format=integer", "data in the record of table1 is no number: None"),
     ],
 )
 def test_a_block_that_means_nothing_is_refused(committed, options, words):

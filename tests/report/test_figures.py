@@ -90,6 +90,33 @@ def test_diverging_colors_part_at_zero():
     assert ax.images[0].get_clim() == (-3.0, 3.0)
 
 
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_numbers_of_equal_cells_contrast_with_their_color(value):
+    figure, ax = figures.new()
+    figures.heatmap(ax, np.full((1, 2), value), diverging=True, digits=1)
+    figure.draw_without_rendering()
+    brightness = np.dot(ax.images[0].to_rgba([value])[0][:3], (0.299, 0.587, 0.114))
+    assert {text.get_color() for text in ax.texts} == {"black" if brightness > 0.55 else "white"}
+
+
+def test_cells_without_a_number_have_no_part_in_the_colors():
+    _, ax = figures.new()
+    figures.heatmap(ax, [[np.inf, 1.0], [np.nan, 3.0]], digits=0)
+    assert ax.images[0].get_clim() == (1.0, 3.0) and [text.get_text() for text in ax.texts] == ["1", "3"]
+    assert ax.images[0].colorbar.extend == "neither"
+    _, ax = figures.new()
+    figures.heatmap(ax, [[np.nan, np.nan]], digits=0)
+    assert np.all(np.isfinite(ax.images[0].get_clim())) and not ax.texts
+
+
+def test_names_of_files_may_have_control_characters():
+    figure, ax = figures.new()
+    figures.line(ax, X, X, name=figures.short("runs/\x1b[31m\n\x9c$a"))
+    figures.legend(ax)
+    ElementTree.fromstring(figures.standalone_svg(figure, "alt"))
+    assert ax.get_legend().get_texts()[0].get_text() == r"runs/\x1b[31m\x0a\x9c\$a"
+
+
 def test_files_are_drawn_by_the_ending_and_others_are_refused():
     figure = drawn("line")
     assert figures.drawn(figure, "a.png").startswith(b"\x89PNG")

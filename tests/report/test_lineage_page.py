@@ -74,6 +74,8 @@ def test_the_histogram_shows_counts_and_the_observed_statistic():
     assert [bar.get_height() for bar in ax.patches] == [1, 5, 4, 0]
     assert [bar.get_x() for bar in ax.patches] == [-2, -1, 0, 1]
     assert list(ax.lines[0].get_xdata()) == [30.0, 30.0] and ax.get_xlim()[1] > 30
+    ax = null_figure({"low": -2.0, "high": 2.0, "counts": [1, 5, 4, 0]}, -30.0).axes[0]
+    assert ax.lines[0].get_label() == "observed, z = −30.0"
 
 
 @pytest.mark.slow

@@ -38,7 +38,9 @@ from bornbiased_jax.report import numbers, tables
         (numbers.p_value(2), math.nan, "nan"),
         (numbers.from_log10(2), math.nan, "nan"),
         (numbers.integer, 50304, "50,304"),
+        (numbers.integer, -0.3, "0"),
         (numbers.identifier, 50304, "50304"),
+        (numbers.identifier, -0.3, "0"),
         (numbers.significant(3), 0, "0"),
         (numbers.significant(3), 0.33349, "0.333"),
         (numbers.significant(3), 9.996, "10.0"),
@@ -80,3 +82,13 @@ def test_deviations_are_written_to_the_digit_of_their_mean(write, mean, deviatio
 def test_ends_of_an_interval_and_of_a_range_have_three_digits_each():
     assert numbers.rate_interval({"rate": 1.0, "low": 0.8914, "high": 1.0}) == "100% [89.1, 100]"
     assert numbers.value_range([302.11, 99.84]) == "99.8 … 302"
+
+
+@pytest.mark.parametrize(
+    "name", ["fixed", "percent", "integer:3", "times:x", "mean_std", "value_range", "near_one:2", "prose:2"]
+)
+def test_a_name_of_no_format_is_refused_with_the_choices(name):
+    with pytest.raises(
+        ValueError, match=f"^no format '{name.partition(':')[0]}': choose one of integer, .*, fixed:DIGITS"
+    ):
+        numbers.format_named(name)

@@ -193,6 +193,12 @@ def test_the_provenance_and_the_whole_record_are_on_the_page(section):
     assert json.loads(base64.b64decode(address.split(",")[1])) == RECORD
 
 
+def test_names_in_lists_of_the_provenance_keep_their_letters(section):
+    record = {**RECORD, "settings": {"models": ["größe/模型", "b<c>"]}}
+    html = page.render("Title", "", [dataclasses.replace(section, record=record)])
+    assert "größe/模型" in html and "b&lt;c&gt;" in html
+
+
 def test_a_large_record_is_left_out_of_the_page(section, monkeypatch):
     monkeypatch.setattr(page, "LARGEST_EMBEDDED_RECORD", 10)
     assert "data:application/json" not in page.render("Title", "", [section])

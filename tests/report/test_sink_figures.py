@@ -92,3 +92,25 @@ def test_numbers_between_powers_of_ten_are_plain():
     figure.canvas.draw()
     shown = [tick.get_text() for tick in figure.axes[0].yaxis.get_minorticklabels()]
     assert "0.6" in shown and "2" in shown and not any("e" in text or "×" in text for text in shown)
+
+
+@pytest.mark.parametrize(
+    ("least", "span"), [(1.2e-7, 1.5), (1.2e-7, 6.0), (0.97, 1.04), (1.1, 4.0), (2.1, 5.0), (7.0, 19.0)]
+)
+def test_a_logarithmic_axis_labels_two_ticks_or_more(least, span):
+    figure = sink_figures.variance_by_position({"a": np.geomspace(least, least * span, 9)})
+    figure.draw_without_rendering()
+    axis, (low, high) = figure.axes[0].yaxis, figure.axes[0].get_ylim()
+    ticks = [*axis.get_major_ticks(), *axis.get_minor_ticks()]
+    shown = [tick.label1.get_text() for tick in ticks if low <= tick.get_loc() <= high and tick.label1.get_text()]
+    assert len(set(shown)) >= 2 and not any("e-" in text for text in shown), shown
+
+
+def test_variances_of_zero_are_drawn_at_zero():
+    ax = sink_figures.variance_by_position({"a": np.zeros(4)}).axes[0]
+    assert ax.get_yscale() == "linear" and ax.get_ylim()[0] < 0 < ax.get_ylim()[1]
+
+
+def test_positions_are_whole_numbers():
+    ax = sink_figures.variance_by_position({"a": [2.5]}).axes[0]
+    assert all(tick.is_integer() for tick in ax.get_xticks())

@@ -173,12 +173,6 @@ def test_an_audit_counts_defects_and_says_how_far_it_reached():
     assert "nothing contradicts their labels" in clean[0] and "not looked for" in clean[1]
 
 
-def test_a_run_called_as_a_border_stays_in_its_column():
-    value = {"source": "models", "basis": "digests", "checkpoints": [], "findings": [], "pairs": [], "clean": True}
-    runs = [{"name": "a|b", "steps": [3], "shares_data_with": ["c|d"]}]
-    assert "| a\\|b | 3 | c\\|d |" in lineage_reports.Audit({**value, "runs": runs}).report().splitlines()
-
-
 def test_sinks_have_an_error_and_a_suspect():
     value = {"sink_rate": {"32": 0.5, "128": 0.72}, "sink_rate_std": {"128": 0.1}, "num_sequences": 100}
     value |= {"epsilon": 0.25, "position": 1, "super_neurons": [{"super": True, "block": 12, "neuron": 1229}]}
@@ -294,3 +288,10 @@ def test_super_neurons_are_no_cause_of_sinks_that_there_are_not(rate, position, 
 def test_one_block_has_no_way_from_the_first_to_the_last(cosines, told):
     record = {"seed": 0, "seq_len": 4, "inter_cosine_by_layer": cosines, "log10_p": -9.0}
     assert told in results.Contraction([record]).summary()[0]
+
+
+def test_names_of_runs_cannot_break_the_table_of_an_audit():
+    runs = [{"name": "a|b\n<i>", "steps": [0], "shares_data_with": ["*c*", "_d_e_"]}, {"name": "", "steps": [0, 9]}]
+    record = {"source": "runs", "clean": True, "findings": [], "checkpoints": [], "pairs": [], "basis": "digests"}
+    rows = lineage_reports.Audit({**record, "runs": runs}).report().splitlines()[-2:]
+    assert rows == [r"| a\|b \<i> | 0 | \*c\*, \_d_e\_ |", "| (the folder) | 2 from 0 to 9 | not known |"]

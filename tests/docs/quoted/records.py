@@ -1,5 +1,6 @@
 """Committed records, and what several pages quote of them."""
 
+import math
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,10 +9,10 @@ from scipy import stats
 
 from bornbiased_jax.experiments import results
 from bornbiased_jax.experiments.survival import finding7
-from bornbiased_jax.report.numbers import fixed
+from bornbiased_jax.report.numbers import SUPERSCRIPT, fixed
 
 ROOT = Path(__file__).resolve().parents[3]
-COUNTS = {3: "three", 5: "five", 7: "seven"}
+COUNTS = {3: "three", 4: "four", 5: "five", 7: "seven", 13: "thirteen"}
 
 
 def assert_quoted(page: str, phrases: list[str]) -> None:
@@ -32,6 +33,11 @@ def _pattern(phrase: str) -> re.Pattern[str]:
 def result_of(name: str, scale: str = "laptop"):
     """Read the result of a committed record."""
     return results.committed(name, scale)["result"]
+
+
+def power_of_ten(log10: float) -> str:
+    """Write the least power of ten with a whole exponent that a number given by its log₁₀ does not exceed."""
+    return f"10{str(math.ceil(log10)).translate(SUPERSCRIPT)}"
 
 
 def span(values: Iterable[float], digits: int) -> str:

@@ -1,13 +1,15 @@
 """The table of claims quotes the committed records."""
 
+import math
+
 import numpy as np
 
 from bornbiased_jax.experiments import results
 from bornbiased_jax.experiments.birth import top1_inputs, top1_tables
 from bornbiased_jax.experiments.lineage import settings as lineage_settings
 from bornbiased_jax.experiments.lineage import table4a
-from bornbiased_jax.report.numbers import fixed, percent
-from tests.docs.quoted.records import COUNTS, assert_quoted, is_own, result_of, seeds_and_tokens, span
+from bornbiased_jax.report.numbers import fixed, percent, significant
+from tests.docs.quoted.records import COUNTS, assert_quoted, is_own, power_of_ten, result_of, seeds_and_tokens, span
 
 
 def _claims_on_untrained() -> list[str]:
@@ -18,11 +20,10 @@ def _claims_on_untrained() -> list[str]:
         (group,) = result_of(name, "paper")["groups"]
         hits.append(percent(0)(float(np.mean([record["direction_matches_top1"] for record in group["records"]]))))
         theory.append(percent(0)(group["theory"]["overlap"]))
-    likely = {
+    beyond = {
         name: max(result_of(name, "paper")["groups"][0]["records"][0]["preference"]["top_dimension_log10_p_by_layer"])
         for name in ("figure10_64", "table1_a_1024_42")
     }
-    assert likely["figure10_64"] < -64 and likely["table1_a_1024_42"] < -19
     groups = result_of("figure13_tiny", "paper")["groups"]
     stds, shifts = ([group[key] for group in groups if group["group"]["inputs"] == inputs]
                     for key, inputs in (("std", "tokens"), ("mean", "gaussian")))  # fmt: skip
@@ -49,7 +50,8 @@ def _claims_on_untrained() -> list[str]:
         f"different top-1 tokens at T = 16, and {len(set(long.values()))} at T = 64; but a seed's changes with length "
         f"({changed} of {len(short)} between these two;",
         f"{hits[0]} at T = 16, theory {theory[0]}; {hits[1]} at T = 64, theory {theory[1]};",
-        "every layer beyond p = 10⁻⁶⁴; with N = 2,000 at T = 1,024 beyond 10⁻¹⁹;",
+        f"every layer beyond p = {power_of_ten(beyond['figure10_64'])}; with N = 2,000 at T = 1,024 beyond "
+        f"{power_of_ten(beyond['table1_a_1024_42'])};",
         f"({groups[0]['num_pairs']:,} pairs; standard deviation {span(stds, 2)} times the null's, "
         f"{larger['std']:.2f} times in the paper's architecture)",
         f"sets of 500 at T = 256: 4 different ones each, {within:.1f} of five shared, none by two seeds)",
@@ -65,7 +67,7 @@ def _claims() -> list[str]:
     tokens, vectors = ({who: taus[kind][who] for who in ("own", "other")} for kind in ("tokens", "gaussian"))
     recognized = {who: result_of("figure14")[who] for who in ("own", "other")}
     checkpoints = [row["verdict"] == "same-lineage" for seed in recognized["other"]["paper"] for row in seed]
-    assert all(row["verdict"] == "same-lineage" for seed in recognized["own"]["permutation"] for row in seed)
+    by_own = [row["verdict"] == "same-lineage" for seed in recognized["own"]["permutation"] for row in seed]
     assert not any(row["verdict"] == "same-lineage" for seed in recognized["other"]["permutation"] for row in seed)
     own = [pair for pair in result_of("table4b")["pairs"] if pair["base"]["seed"] == pair["suspect"]["seed"]]
     missed = sorted(pair["paper_tokens"]["p"] for pair in own if pair["paper_tokens"]["verdict"] != "same-lineage")
@@ -81,7 +83,7 @@ def _claims() -> list[str]:
         f"{fixed(3)(last['own'])} against {fixed(3)(last['other'])} at the end (standard deviations over coordinates "
         f"{tokens['own']['std'][-1]:.3f} and {tokens['other']['std'][-1]:.3f})",
         f"is about as high ({vectors['other']['mean'][-1]:.3f} against {vectors['own']['mean'][-1]:.3f})",
-        f"{len(checkpoints)} of {len(checkpoints)} by their own initialization; on the published vectors "
+        f"{sum(by_own)} of {len(by_own)} by their own initialization; on the published vectors "
         f"{sum(checkpoints)} of {len(checkpoints)} by another seed's as well",
         f"{len(own) - len(missed)} of {len(own)} (the other two have p of {missed[0]:.3f} and {missed[1]:.3f})",
         *(f"Algorithm 1 on vectors calls {count} of {every} one lineage" for count, every in called.values()),
@@ -128,16 +130,23 @@ def _claims_on_table_4a() -> list[str]:
     pair = {**group, "pairs": group["pairs"][:1], "num_inputs": 2_000, "seq_len": 1_024}
     operations = table4a.operations(pair)
     hours = record["provenance"]["wall_time_s"] / 3_600 * operations / table4a.operations(group)
-    assert 1.5e15 < operations < 1.6e15
     kinds = {(family, inputs): [] for family in ("llama", "qwen") for inputs in ("gaussian", "tokens")}
     for family, inputs in kinds:
         names = [f"table4a_{family}_16", *(f"table4a_{family}_64_{a}_{b}" for a, b in lineage_settings.PAIRS[family])]
         tests = [pair["tests"][inputs] for name in names for pair in result_of(name, "paper")["groups"][0]["pairs"]]
         p = [test["paper"][key] for test in tests for key in ("p_t", "p_u")]
         kinds[family, inputs] = p + ([test["permutation"]["p_value"] for test in tests] if inputs == "tokens" else [])
-    assert max(kinds["llama", "gaussian"]) < 1e-5 and max(kinds["qwen", "gaussian"]) < 1e-6
-    assert min(kinds["llama", "tokens"]) > 0.08 and min(kinds["qwen", "tokens"]) > 0.15
-    return [f"a pair with N = 2,000, about {COUNTS[round(hours)]} hours at the rate of the records at T = 16"]
+    named_tests = {"llama": "the t-test and the permutation test", "qwen": "the two"}
+    return [
+        *(
+            f"all below {power_of_ten(math.log10(max(kinds[family, 'gaussian'])))} on the published vectors, with the "
+            f"initialization of Appendix B.1; on tokens {both} have none below "
+            f"{math.floor(100 * min(kinds[family, 'tokens'])) / 100:.2f}"
+            for family, both in named_tests.items()
+        ),
+        f"{significant(2)(operations)} operations a pair with N = 2,000, ".replace("\u202f", " ")
+        + f"about {COUNTS[round(hours)]} hours at the rate of the records at T = 16",
+    ]
 
 
 def _claims_on_table_7() -> list[str]:
