@@ -280,6 +280,8 @@ def within_budget(cfg: ModelConfig, adapter: Adapter, budget: int) -> Adapter:
     if least > budget:
         raise InputError(f"{adapter.method} trains at least {least:,} parameters of this model, more than {budget:,}")
     if adapter.method == "lora":
-        rank = budget // least
+        # No matrix has a rank above its narrower side; at rank 1 that of factors is their longer one.
+        narrowest = min(max(shape[1:]) for shape, _ in _parameters(cfg, smallest).values())
+        rank = min(budget // least, narrowest)
         return dataclasses.replace(smallest, rank=rank, alpha=_scale(smallest) * rank)
     return dataclasses.replace(smallest, prefix_length=budget // least) if adapter.method == "prefix" else adapter

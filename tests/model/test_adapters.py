@@ -148,6 +148,9 @@ def test_budgets():
     wider = within_budget(LLAMA, lora(4, 2.0), memory + 255)
     assert (wider.rank, wider.alpha, count_trained(LLAMA, wider)) == (2, 1.0, memory)
     assert within_budget(LLAMA, prefix_plus(), memory) == prefix_plus()
+    # No rank is above a matrix's narrower side, whatever may be spent.
+    everything = within_budget(LLAMA.replace(num_kv_heads=1), lora(4, 2.0), 10**6)
+    assert (everything.rank, everything.alpha) == (8, 4.0)
 
 
 @pytest.mark.parametrize(
