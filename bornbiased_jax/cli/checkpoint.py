@@ -63,10 +63,9 @@ def generate(
     if prompt is not None:
         ids, text = generate_text(opened, prompt, max_new_tokens, sampling=sampling)
     else:
-        ids = continue_ids(
-            opened, options.parse_ids(str(prompt_ids), "--prompt-ids"), max_new_tokens, sampling=sampling
-        )
-        tokenizer = opened.tokenizer
+        tokenizer, given_ids = opened.tokenizer, options.parse_ids(str(prompt_ids), "--prompt-ids")
+        stop_id = None if tokenizer is None else tokenizer.eos_id
+        ids = continue_ids(opened, given_ids, max_new_tokens, stop_id=stop_id, sampling=sampling)
         text = text_of(tokenizer, ids) if tokenizer is not None else ""
     value = {"ids": [int(token) for token in ids], "text": text, "model": opened.cfg.to_dict()}
     # The text alone on standard output: another program may read it.

@@ -478,7 +478,7 @@ INSTEAD = {
     ("generate", "--prompt-ids"): (
         "generate model.gguf --prompt-ids 5,17",
         "bornbiased_jax.evaluation.generation:generate",
-        {"prompt_ids": [5, 17], "max_new_tokens": 32},
+        {"prompt_ids": [5, 17], "max_new_tokens": 32, "stop_id": 7},
     ),
     ("fingerprint", "--neurons"): (f"{SKETCHED} --neurons all", SKETCH, {"settings.neurons": None}),
     ("fingerprint", "--dim"): (f"{SKETCHED} --dim 8", SKETCH, {"settings.dim": 8}),

@@ -66,6 +66,7 @@ class FakeTokenizer(str):
     vocab_size = 4096
     name = "its name"
     digest = "its digest"
+    eos_id = 7
 
 
 def fake_checkpoint(reference: str, *unused: Any, **ignored: Any) -> SimpleNamespace:

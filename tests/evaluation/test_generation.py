@@ -2,6 +2,7 @@
 
 import functools
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,9 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
+from bornbiased_jax.cli import checkpoint as commands
+from bornbiased_jax.cli.main import run
+from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation import generation
 from bornbiased_jax.evaluation.generation import Sampling, generate, generate_text, next_token
@@ -60,6 +64,20 @@ def test_stop_token_ends_generation():
     stop = free[7]
     first = 3 + free[3:].index(stop)
     assert generate(checkpoint, [5, 17, 3], 12, stop_id=stop) == free[: first + 1]
+
+
+@pytest.mark.parametrize(("tokenizer", "stop_id"), [(ByteTokenizer(), ByteTokenizer().eos_id), (None, None)])
+def test_ids_are_continued_until_the_end_of_text_too(tokenizer, stop_id, monkeypatch):
+    stops = []
+
+    def continue_ids(_checkpoint, ids, _count, *, stop_id, sampling):
+        stops.append(stop_id)
+        return list(ids)
+
+    opened = SimpleNamespace(tokenizer=tokenizer, cfg=preset("gpt2-tiny"))
+    monkeypatch.setattr(commands, "open_checkpoint", lambda _name: opened)
+    monkeypatch.setattr(commands, "continue_ids", continue_ids)
+    assert run(["generate", "model", "--prompt-ids", "65,66"]) == 0 and stops == [stop_id]
 
 
 LOGITS_V = jnp.log(jnp.array([0.05, 0.5, 0.15, 0.3]))
