@@ -211,13 +211,13 @@ def report_on_ids(
         raise InputError("no length is asked for: give at least one, as in 64,128")
     longest = max(lengths)
     check_length(cfg, longest)
-    if longest > cfg.max_seq_len:
-        progress.warn(f"a length of {longest} is longer than the {cfg.max_seq_len} positions the model is made for")
     x_NT = check_sequences(cfg, cut_sequences(ids, longest, options.num_sequences, seed=seed))
     if streaming is not None:
         check_streaming(cfg, x_NT[:1], streaming, options.keep_sinks)
     if options.schemes:
         check_prices(cfg, longest, options.schemes, options.keep_sinks)
+    if longest > cfg.max_seq_len:
+        progress.warn(f"a length of {longest} is longer than the {cfg.max_seq_len} positions the model is made for")
     sinks = measure_sinks(cfg, params, x_NT, options, advance=advance)
     by_length = {str(length): sinks["by_length"][length] for length in sorted(set(lengths))}
     report: SinkReport = {

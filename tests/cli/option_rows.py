@@ -423,7 +423,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("--change prune:0.5", DERIVE, {"changes": [parse_change("noise:0.1"), parse_change("prune:0.5")]}),
         ("--seed 7", DERIVE, {"context.seed": 7}),
         ("--change unused-rows:2 --text book.txt", "bornbiased_jax.derive.text_ids:ids_in_text", {"text": "book.txt"}),
-        ("--out elsewhere", EXPORT, {"folder": "elsewhere"}),
+        ("--out elsewhere", EXPORT, {"folder": "elsewhere", "context": 64}),
         ("--overwrite", EXPORT, {"overwrite": True}),
         *prepared(),
     ],

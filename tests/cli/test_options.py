@@ -75,6 +75,7 @@ def fake_checkpoint(reference: str, *unused: Any, **ignored: Any) -> SimpleNames
         cfg=preset("gpt2-tiny"),
         config=preset("gpt2-tiny"),
         params=lambda: f"weights of {reference}",
+        context=64,
         reference=reference,
         description=reference,
         tokenizer=FakeTokenizer("its tokenizer"),
