@@ -16,7 +16,7 @@ from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.formats.run import read_run
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.model.limits import check_length, check_tokens
+from bornbiased_jax.model.limits import check_length, check_tokens, warn_of_length
 from bornbiased_jax.model.loss import bits_per_byte, loss_of_final, unrolled_blocks
 from bornbiased_jax.model.memory import check_forward
 from bornbiased_jax.model.model import ForwardOptions, head_path
@@ -108,8 +108,7 @@ def evaluate(
         raise InputError(f"a context of {context} predicts nothing: use at least 2")
     check_length(cfg, context)
     check_forward(cfg, min(batch_size, num_sequences), context, logits=1)
-    if context > cfg.max_seq_len:
-        progress.warn(f"a context of {context} is longer than the {cfg.max_seq_len} positions the model is made for")
+    warn_of_length(cfg, "context", context)
     # Whole batches, so that every sum is that of the text in one piece.
     piece_size = max(1, PIECE_TOKENS // (batch_size * context)) * batch_size
     pieces = _pieces(encode_documents(tokenizer, documents), num_sequences, context, piece_size)

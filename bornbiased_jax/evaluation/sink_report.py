@@ -16,7 +16,7 @@ from bornbiased_jax.config import FieldValue, ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.rolling_cache import Streamed, check_streaming, streaming_losses
 from bornbiased_jax.evaluation.sink_steps import StepSinks, check_run, sinks_by_step
-from bornbiased_jax.model.limits import check_length, check_sequences
+from bornbiased_jax.model.limits import check_length, check_sequences, warn_of_length
 from bornbiased_jax.model.memory import check_forward
 from bornbiased_jax.model.streaming import StreamedWeights, Weights, check_overflow, check_plain
 from bornbiased_jax.probes.outliers import SuperNeuron, measure_outliers, super_neurons
@@ -216,8 +216,7 @@ def report_on_ids(
         check_streaming(cfg, x_NT[:1], streaming, options.keep_sinks)
     if options.schemes:
         check_prices(cfg, longest, options.schemes, options.keep_sinks)
-    if longest > cfg.max_seq_len:
-        progress.warn(f"a length of {longest} is longer than the {cfg.max_seq_len} positions the model is made for")
+    warn_of_length(cfg, "length", longest)
     sinks = measure_sinks(cfg, params, x_NT, options, advance=advance)
     by_length = {str(length): sinks["by_length"][length] for length in sorted(set(lengths))}
     report: SinkReport = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 
@@ -46,6 +47,12 @@ def check_length(cfg: ModelConfig, length: int) -> None:
             f"length {length} is beyond the model's {cfg.max_seq_len} learned positions: ask for shorter sequences, or "
             "set max_seq_len"
         )
+
+
+def warn_of_length(cfg: ModelConfig, name: str, length: int) -> None:
+    """Tell of sequences that are longer than the model is made for; ``name`` is that of the length."""
+    if length > cfg.max_seq_len:
+        progress.warn(f"a {name} of {length} is longer than the {cfg.max_seq_len} positions the model is made for")
 
 
 def check_width(cfg: ModelConfig, width: int) -> None:
