@@ -202,12 +202,6 @@ class PeftAdapter:
             return tensor if update.bias_O is None else tensor + np.float32(update.scale) * update.bias_O
         weight_OI = tensor.T if is_conv1d else tensor
         self._check(module, weight_OI.shape, (len(update.b_Or), update.a_rI.shape[1]))
-        out, into = weight_OI.shape
-        if len(update.a_rI) > min(out, into):
-            raise InputError(
-                f"{self.where} has rank {len(update.a_rI)}, more than the width of {module} ({out} by {into}): it is "
-                "no low-rank adapter; fine-tune the matrix itself"
-            )
         return update.merged(weight_OI).T if is_conv1d else update.merged(weight_OI)
 
     def _check(self, name: str, shape: tuple[int, ...], adapted: tuple[int, ...]) -> None:

@@ -33,7 +33,7 @@ def merge_adapter(cfg: ModelConfig, params: Params, adapter: PeftAdapter) -> Par
         adapter: the adapter.
 
     Raises:
-        InputError: the model has no such module, a matrix does not fit, or the rank exceeds a matrix's width.
+        InputError: the model has no such module, or a matrix does not fit.
     """
     flat = {path: np.array(leaf, np.float32) for path, leaf in flatten(params).items()}
     if cfg.tie_embeddings and adapter.unties:

@@ -88,6 +88,17 @@ def test_a_fused_conv1d_is_split_and_rank_stabilised_scaling_heeded(tmp_path):
         np.testing.assert_allclose(merged[path][1] - before[path][1], expected, atol=1e-5)
 
 
+def test_a_rank_above_the_width_is_merged_as_any_other(tmp_path):
+    """PEFT sets no limit; files of fused matrices hold the ranks of several modules together."""
+    module, rank = "model.layers.1.self_attn.q_proj", 17
+    tensors = adapter(tmp_path, {module: (16, 16)}, rank=rank)
+    opened = open_checkpoint(LLAMA)
+    merged = flatten(merge_adapter(opened.cfg, opened.params(), read_adapter(tmp_path)))
+    path = "blocks/attention/query/kernel"
+    expected = np.asarray(flatten(opened.params())[path][1]) + ALPHA / rank * product(tensors, module).T
+    np.testing.assert_allclose(merged[path][1], expected, atol=1e-5)
+
+
 # Of what PEFT itself calls in transformers.
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
@@ -138,7 +149,6 @@ QUERY = {"model.layers.0.self_attn.q_proj": (16, 16)}
 @pytest.mark.parametrize(
     ("sizes", "config", "sentence"),
     [
-        (QUERY, {"rank": 17}, "has rank 17, more than the width"),
         (QUERY, {"r": 4}, "does not fit its rank 4"),
         (QUERY, {"r": 0}, "r=0, but input should be greater than or equal to 1"),
         (QUERY, {"lora_alpha": None}, "lora_alpha=None, but input should be a valid number"),
