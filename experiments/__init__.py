@@ -95,7 +95,6 @@ _PAPER = {
     "figure10_64": "birth.seed_figures",
     "figure13_tiny": "lineage.figure13",
     "figure13_nano": "lineage.figure13",
-    "table4a_llama_1024_42_2000_n2000": "lineage.table4a",
     "table4a_weights": "lineage",
 }
 # At larger sizes than a laptop's minutes, in hours of two cores.
@@ -123,13 +122,15 @@ _SIZES = [
         for pair in pairs
     ),
 ]
+# One pair with fewer inputs, as two cores can afford at the paper's length.
+_LENGTHS = [f"table4a_llama_{length}_42_2000_n2000" for length in (16, 64, 1024)]
 MODULES: dict[str, str] = {
     **{
         name: f"bornbiased_jax.experiments.{place}" if "." in place else f"bornbiased_jax.experiments.{place}.{name}"
         for name, place in (_DEMO | _CHAPTERS | _BY_NAME | _PAPER | _LARGER).items()
     },
     **dict.fromkeys(_ROWS, "bornbiased_jax.experiments.birth.table1"),
-    **dict.fromkeys(_SIZES, "bornbiased_jax.experiments.lineage.table4a"),
+    **dict.fromkeys([*_SIZES, *_LENGTHS], "bornbiased_jax.experiments.lineage.table4a"),
 }
 """Name on the command line -> module with an ``EXPERIMENT``, or with ``EXPERIMENTS`` by name; the page's order."""
 
@@ -139,5 +140,6 @@ SELECTIONS: dict[str, tuple[str, ...]] = {
     "all": tuple(_CHAPTERS),
     "table1_rows": tuple(_ROWS),
     "table4a_sizes": tuple(_SIZES),
+    "table4a_lengths": tuple(_LENGTHS),
 }
 """Names that stand for several experiments."""
