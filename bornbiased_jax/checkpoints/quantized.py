@@ -289,9 +289,14 @@ def _unpack(words: np.ndarray, bits: int, axis: int) -> np.ndarray:
 
 def _read_gptq(source: NamedTensors, base: str, bits: int, settings: QuantizationConfig) -> np.ndarray:
     numbers_IO = _unpack(source.read(f"{base}.qweight"), bits, 0)
-    # The first format subtracted one from each zero before it was packed.
-    offset = 0 if settings.get("checkpoint_format") == "gptq_v2" else 1
-    zeros_GO = _unpack(source.read(f"{base}.qzeros"), bits, 1) + offset
+    zeros = source.read(f"{base}.qzeros").view(np.uint32)
+    if settings.get("checkpoint_format") == "gptq_v2":
+        zeros_GO = _unpack(zeros, bits, 1)
+    elif 32 % bits:
+        zeros_GO = _unpack(zeros, bits, 1) + 1
+    else:
+        # The first format subtracted one from each zero, of a word together: a zero of 0 borrowed from the next.
+        zeros_GO = _unpack(zeros + np.uint32((2**32 - 1) // (2**bits - 1)), bits, 1)
     scales_GO = source.read(f"{base}.scales").astype(np.float32)
     if f"{base}.g_idx" in source.shapes:
         group_I = source.read(f"{base}.g_idx").astype(np.int64)

@@ -221,6 +221,19 @@ def test_numbers_of_three_bits_lie_across_words(rng, settings):
     assert np.array_equal(tensors.read("m.weight"), expected.T.astype(np.float32))
 
 
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_zeros_of_gptq_borrow_from_their_neighbors_in_a_word(rng, bits):
+    """gptqmodel subtracts one from all zeros of a word at once: convert_gptq_v2_to_v1_format_module."""
+    q_IO, z_GO = rng.integers(0, 2**bits, (64, 32)), rng.integers(0, 2**bits, (4, 32))
+    z_GO[:, ::5] = 0
+    ones_GO = pack_words(np.ones_like(z_GO), 1, bits=bits)
+    with np.errstate(over="ignore"):
+        qzeros_GO = pack_words(z_GO, 1, bits=bits) - ones_GO
+    arrays = {"m.qweight": pack_words(q_IO, 0, bits=bits), "m.qzeros": qzeros_GO, "m.scales": np.ones((4, 32))}
+    expected_IO = q_IO - z_GO[np.arange(64) // 16]
+    assert np.array_equal(_decoded(arrays, {"bits": bits}).read("m.weight"), expected_IO.T)
+
+
 def test_nvfp4_of_modelopt_by_the_published_formula(rng):
     q_OI = rng.integers(0, 16, (6, 32))
     packed = (q_OI[:, ::2] | (q_OI[:, 1::2] << 4)).astype(np.uint8)
