@@ -143,7 +143,7 @@ def test_a_dict_that_holds_itself_holds_no_tensors(tmp_path):
 
 
 def _decoded(arrays, config=None):
-    kinds = {"float8_e4m3fn": "F8_E4M3", "int8": "I8", "uint8": "U8", "int32": "I32"}
+    kinds = {"float8_e4m3fn": "F8_E4M3", "float8_e8m0fnu": "F8_E8M0", "int8": "I8", "uint8": "U8", "int32": "I32"}
     tensors = {
         name: Tensor(kinds.get(array.dtype.name, "F32"), array.shape, partial(arrays.__getitem__, name))
         for name, array in arrays.items()
@@ -167,6 +167,15 @@ def test_float8_times_scales_of_blocks_as_torch_computes_it():
     assert tensors.types["m.weight"] == "float8"
 
 
+@pytest.mark.parametrize("scale, activation", [("scale", None), ("qscale_weight", "qscale_act")])
+def test_float8_with_the_names_of_deepseek_and_mistral_for_scales(scale, activation):
+    weight_OI = torch.randn(6, 10).to(torch.float8_e4m3fn)
+    arrays = {"m.weight": _float8(weight_OI.float()), f"m.{scale}": np.array(0.5, np.float32)}
+    tensors = _decoded(arrays | ({} if activation is None else {f"m.{activation}": np.ones((), np.float32)}))
+    assert tensors.shapes == {"m.weight": (6, 10)}
+    assert np.array_equal(tensors.read("m.weight"), (weight_OI.float() * 0.5).numpy())
+
+
 def test_float8_of_stacked_experts_has_scales_of_their_columns():
     """As transformers writes Llama 4 with fbgemm; the scales of down_proj are turned, also where that fits rows."""
     torch.manual_seed(0)
@@ -187,6 +196,29 @@ def test_float8_of_stacked_experts_may_have_one_scale_each():
     tensors = _decoded(arrays | {"experts.down_proj_input_scale": np.float32(2.0)})
     assert list(tensors.shapes) == ["experts.down_proj"]
     assert np.array_equal(tensors.read("experts.down_proj"), (weight_EIO.float() * 0.5).numpy())
+
+
+@pytest.mark.parametrize("is_typed", [True, False])
+@pytest.mark.parametrize("kind", ["mxfp8", "fp4 in int8", "fp4 in uint8", "compressed-tensors"])
+def test_scales_that_are_powers_of_two_as_transformers_decodes_them(rng, kind, is_typed):
+    """MXFP8, and four bits in bytes as of DeepSeek V4, Quark and compressed-tensors; not bytes as numbers."""
+    from transformers.integrations.finegrained_fp8 import Fp8Dequantize
+
+    scale = rng.integers(110, 140, (6, 4), dtype=np.uint8)
+    if kind == "mxfp8":
+        packed = _float8(torch.randn(6, 128))
+        stored = torch.tensor(packed.view(np.uint8)).view(torch.float8_e4m3fn)
+    else:
+        packed = rng.integers(0, 256, (6, 64), dtype=np.uint8)
+        stored = torch.tensor(packed.view(np.int8))
+    expected = Fp8Dequantize(None)._dequantize_one(stored, torch.tensor(scale), torch.float32).numpy()
+    name = "m.weight_packed" if kind == "compressed-tensors" else "m.weight"
+    arrays = {name: packed.view(np.int8) if kind == "fp4 in int8" else packed}
+    arrays["m.weight_scale"] = scale.view(ml_dtypes.float8_e8m0fnu) if is_typed else scale
+    tensors = _decoded(arrays, {"weight_block_size": [1, 32]} if kind == "mxfp8" else {})
+    assert tensors.shapes == {"m.weight": (6, 128)}
+    values = tensors.read("m.weight")
+    assert np.array_equal(values, expected) and np.ptp(values) > 100
 
 
 def test_mxfp4_as_transformers_and_gguf_decode_it(rng):
