@@ -94,6 +94,15 @@ def test_torch_files_give_the_tensors_that_torch_saved(tmp_path):
     assert source.types["half"] == "BF16"
 
 
+def test_numbers_that_torch_negates_when_it_reads_them_are_refused(tmp_path):
+    """The imaginary part of a conjugate: its storage has the other sign."""
+    parts = torch.complex(torch.ones(3), torch.ones(3)).conj().imag
+    assert parts.is_neg()
+    torch.save({"weight": parts}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(InputError, match="corrupted: save the model again"):
+        locate_tensors(tmp_path, choose_weights(tmp_path))
+
+
 @pytest.mark.parametrize("protocol", [2, 4])
 def test_pickle_that_would_run_code_is_refused_and_runs_none(tmp_path, protocol):
     data = pickle.dumps({"weight": Harmful(tmp_path / "written")}, protocol)
