@@ -75,6 +75,16 @@ def test_index_naming_a_tensor_that_no_file_holds_is_reported(tmp_path, capsys):
     assert "model.safetensors.index.json names model.layers.9.extra and 1 more, which no file holds" in line
 
 
+def test_names_of_tensors_that_are_refused_stand_on_one_line(tmp_path):
+    shutil.copytree(Path(__file__).resolve().parent.parent / "fixtures" / "hf" / "llama", tmp_path / "model")
+    tensors = safetensors.numpy.load_file(tmp_path / "model" / "model.safetensors")
+    tensors["first\nsecond" * 100] = np.ones(3, np.float32)
+    safetensors.numpy.save_file(tensors, tmp_path / "model" / "model.safetensors")
+    with pytest.raises(InputError, match="has a tensor first second.*… that an architecture") as raised:
+        open_checkpoint(tmp_path / "model")
+    assert "\n" not in str(raised.value)
+
+
 def test_torch_files_give_the_tensors_that_torch_saved(tmp_path):
     torch.manual_seed(0)
     base = torch.randn(6, 4)
