@@ -318,7 +318,8 @@ def _unpack(words: np.ndarray, bits: int, axis: int) -> np.ndarray:
 def _read_gptq(source: NamedTensors, base: str, bits: int, settings: QuantizationConfig) -> np.ndarray:
     numbers_IO = _unpack(source.read(f"{base}.qweight"), bits, 0)
     zeros = source.read(f"{base}.qzeros").view(np.uint32)
-    if settings.get("checkpoint_format") == "gptq_v2":
+    # The first is the older name, which counts where both are there.
+    if (settings.get("checkpoint_format") or settings.get("format")) == "gptq_v2":
         zeros_GO = _unpack(zeros, bits, 1)
     elif 32 % bits:
         zeros_GO = _unpack(zeros, bits, 1) + 1
