@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, NotRequired
 
@@ -249,6 +250,10 @@ def _read_scale(source: NamedTensors, name: str) -> np.ndarray:
 
 def _read_fp4(source: NamedTensors, name: str, scale_name: str, settings: QuantizationConfig) -> np.ndarray:
     """Multiply numbers of four bits, two in each byte, by powers of two for groups of columns."""
+    if "int" in str(kind := settings.get("data_type")):
+        raise InputError(
+            f"{name} of {source.where} is of type {schema.shown(kind)}, which is not read: save it as a float"
+        )
     numbers = FP4[_nibbles(source.read(name).view(np.uint8))]
     _in_blocks(np.multiply, numbers, _read_scale(source, scale_name), _block(settings))
     return numbers
@@ -315,11 +320,20 @@ def _unpack(words: np.ndarray, bits: int, axis: int) -> np.ndarray:
     return np.moveaxis(numbers, -1, axis).astype(np.int32)
 
 
+def _are_zeros_whole(settings: QuantizationConfig) -> bool:
+    """Tell whether GPTQ's zeros are stored as they are: in its second format, and in that of AutoRound's own kernels.
+
+    The format's older name counts where both are there. AutoRound's source: auto_round/inference/backend.py.
+    """
+    packing = str(settings.get("packing_format") or settings.get("backend") or "")
+    is_own = re.fullmatch(r"auto_?round:(exllamav2|triton)\w*", packing) is not None
+    return is_own or (settings.get("checkpoint_format") or settings.get("format")) == "gptq_v2"
+
+
 def _read_gptq(source: NamedTensors, base: str, bits: int, settings: QuantizationConfig) -> np.ndarray:
     numbers_IO = _unpack(source.read(f"{base}.qweight"), bits, 0)
     zeros = source.read(f"{base}.qzeros").view(np.uint32)
-    # The first is the older name, which counts where both are there.
-    if (settings.get("checkpoint_format") or settings.get("format")) == "gptq_v2":
+    if _are_zeros_whole(settings):
         zeros_GO = _unpack(zeros, bits, 1)
     elif 32 % bits:
         zeros_GO = _unpack(zeros, bits, 1) + 1

@@ -74,6 +74,23 @@ def test_format_of_zeros_under_either_name(older, newer):
     assert np.array_equal(_decoded(arrays, settings).read("m.weight"), expected)
 
 
+@pytest.mark.parametrize(
+    ("settings", "is_whole"),
+    [
+        ({"backend": "auto_round:exllamav2", "quant_method": "intel/auto-round"}, True),
+        ({"packing_format": "auto_round:triton", "backend": "auto"}, True),
+        ({"backend": "auto_round:gptq:exllamav2"}, False),
+        ({"packing_format": "auto_round:auto_gptq"}, False),
+    ],
+)
+def test_zeros_of_autoround_are_whole_in_its_own_format_alone(settings, is_whole):
+    """Its ``packing_format`` of kernels is "triton" or "triton_zp+-1"."""
+    arrays = {name: array for name, array in GPTQMODEL["4 bits, gptq_v2"].items() if name != "decoded"}
+    version = {"checkpoint_format": "gptq_v2" if is_whole else "gptq"}
+    expected = _decoded(arrays, {"bits": 4, **version}).read("m.weight")
+    assert np.array_equal(_decoded(arrays, {"bits": 4, **settings}).read("m.weight"), expected)
+
+
 def test_both_tables_blocks_and_every_format_are_there():
     assert len(BITSANDBYTES) == 9 and len(COMPRESSED_TENSORS) == 18
     assert set(GPTQMODEL) == {

@@ -240,6 +240,13 @@ def test_scales_that_are_powers_of_two_as_transformers_decodes_them(rng, kind, i
     assert np.array_equal(values, expected) and np.ptp(values) > 100
 
 
+def test_four_bits_of_another_type_are_refused():
+    arrays = {"m.weight_packed": np.ones((4, 16), np.uint8), "m.weight_scale": np.ones((4, 1), np.uint8)}
+    assert _decoded(arrays, {"data_type": "mx_fp"}).read("m.weight").shape == (4, 32)
+    with pytest.raises(InputError, match="m.weight_packed of here is of type 'mx_int4', which is not read"):
+        _decoded(arrays, {"data_type": "mx_int4"}).read("m.weight")
+
+
 def test_mxfp4_as_transformers_and_gguf_decode_it(rng):
     from gguf.quants import MXFP4
     from transformers.integrations.mxfp4 import convert_moe_packed_tensors
