@@ -254,7 +254,7 @@ def _read_fp4(source: NamedTensors, name: str, scale_name: str, settings: Quanti
         raise InputError(
             f"{name} of {source.where} is of type {schema.shown(kind)}, which is not read: save it as a float"
         )
-    numbers = FP4[_nibbles(source.read(name).view(np.uint8))]
+    numbers: np.ndarray = FP4[_nibbles(source.read(name).view(np.uint8))]
     _in_blocks(np.multiply, numbers, _read_scale(source, scale_name), _block(settings))
     return numbers
 
