@@ -74,6 +74,7 @@ class AdapterFile(TypedDict):
     use_dora: NotRequired[bool | None]
     init_lora_weights: NotRequired[object]
     fan_in_fan_out: NotRequired[bool | None]
+    target_parameters: NotRequired[object]
     base_model_name_or_path: NotRequired[str | None]
 
 
@@ -283,6 +284,12 @@ def _update(folder: Path, config: AdapterFile, module: str, factors: dict[str, n
     alpha = _of_module(config.get("alpha_pattern"), module, config["lora_alpha"])
     for name, factor, axis in (("lora_A", a_rI, 0), ("lora_B", b_Or, 1)):
         if factor.ndim != 2 or factor.shape[axis] != rank:
+            # Of all experts of a block PEFT stores the factors one after the other.
+            if config.get("target_parameters") and module.endswith("experts"):
+                raise InputError(
+                    f"{folder} adapts {module} by target_parameters, all experts together, which is not supported: "
+                    "merge it with PEFT"
+                )
             raise InputError(
                 f"tensor {name} of {module} of {folder} has shape {list(factor.shape)}, which does not fit its rank "
                 f"{rank:g}"

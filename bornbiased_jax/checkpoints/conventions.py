@@ -367,7 +367,7 @@ OFFSET_NORMS = re.compile(
     r"qwen4_exp\w*|nemotron|minimax_m3_vl\w*|step3p[57]\w*|muse_\w+"
 )
 LAYERNORM = re.compile(r"(?:hf_)?olmo|modernbert.*|mpt|dbrx|cohere2?|nemotron")
-RMSNORM = re.compile(r"mamba2?|falcon_mamba|qwen|exaone|telechat\d?|gpt_refact")
+RMSNORM = re.compile(r"mamba2?|falcon_mamba|nemotron_h|qwen|exaone|telechat\d?|gpt_refact")
 # Fields of ``config.json``.
 HEADS = (
     *("num_attention_heads", "n_head", "num_heads", "n_heads"),

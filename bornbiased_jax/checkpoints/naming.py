@@ -316,8 +316,10 @@ class NamedRoles(RoleSource):
         roles = [role for role in self._parts if role.component == component]
         # LayerNorm: biases of norms, the name of the family, or the name of the field of its epsilon.
         has_norm_bias = any(role.group == "bias" and role.module.endswith("_norm") for role in roles)
-        has_rms_field = bool({"rms_norm_eps", "rms_norm_epsilon"} & config.keys())
-        has_layer_field = bool({"layer_norm_eps", "layer_norm_epsilon"} & config.keys())
+        has_rms_field, has_layer_field = (
+            any(config.get(f"{norm}_norm_{ending}") is not None for ending in ("eps", "epsilon"))
+            for norm in ("rms", "layer")
+        )
         # OLMo of 2024 names the kind.
         kind = config.get("layer_norm_type")
         is_rms = has_rms_field or kind == "rms" or conventions.RMSNORM.fullmatch(family) is not None

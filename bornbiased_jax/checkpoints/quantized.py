@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, NotRequired
 
@@ -21,13 +22,15 @@ from typing_extensions import TypedDict
 from bornbiased_jax import schema
 from bornbiased_jax.checkpoints.buffers import empty
 from bornbiased_jax.checkpoints.quantization_files import SettingsError
-from bornbiased_jax.checkpoints.tensors import NamedTensors, Tensor
+from bornbiased_jax.checkpoints.tensors import TYPES, NamedTensors, Tensor
 from bornbiased_jax.errors import InputError
 
 FP4 = np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0], np.float32)
 """Numbers of a sign, two bits of exponent and one of mantissa, by their four bits."""
 _AWQ_ORDER = np.array([0, 4, 1, 5, 2, 6, 3, 7])
 _DEFAULT_BLOCK = (128, 128)
+# Types of scales that are powers of two.
+_POWERS = ("F8_E8M0", "U8")
 # Numbers of eight bits that are turned into float32 at once.
 _PIECE = 1 << 16
 # Bits of GPTQ's numbers; those of three bits lie across words, 32 of them in three.
@@ -180,7 +183,10 @@ def _decoded(source: NamedTensors, settings: QuantizationConfig, name: str) -> I
         )
         used += parts(sibling("input_global_scale"), sibling("input_scale"))
         rows = shapes[name][0]
-        if kind == "U8":
+        if kind == "U8" and sibling("weight_global_scale") not in shapes:
+            read = functools.partial(_read_fp4, source, name, sibling("weight_scale"), settings)
+            yield sibling("weight"), (Tensor("MXFP4", (rows, shapes[name][1] * 2), read), used)
+        elif kind == "U8":
             read = functools.partial(
                 _read_nvfp4, source, name, sibling("weight_scale"), sibling("weight_global_scale"), True
             )
@@ -204,25 +210,52 @@ def _decoded(source: NamedTensors, settings: QuantizationConfig, name: str) -> I
     elif last == "weight" and kind == "I8" and sibling("SCB") in shapes:
         read = functools.partial(_read_int8, source, name, sibling("SCB"))
         yield name, (Tensor("bitsandbytes int8", shapes[name], read), parts(sibling("SCB"), sibling("weight_format")))
-    elif kind in ("F8_E4M3", "F8_E5M2", "I8"):
+    elif kind in ("F8_E4M3", "F8_E5M2", "I8", "U8"):
         # Stacked experts have no "weight" in their names, but may have it in those of their scales.
-        scale = next(iter(parts(f"{name}_scale_inv", f"{name}_scale", f"{name}_weight_scale")), None)
-        if scale is not None:
-            used = parts(scale, f"{name}_zero_point", sibling("input_scale"), sibling("activation_scale"))
-            used += parts(f"{name}_input_scale", f"{name}_activation_scale")
+        names = [f"{name}_scale_inv", f"{name}_scale", f"{name}_weight_scale"]
+        # Of DeepSeek's own files, and of Mistral's.
+        names += [sibling("scale"), sibling("qscale_weight")] if last == "weight" else []
+        scale = next(iter(parts(*names)), None)
+        used = parts(f"{name}_zero_point", *map(sibling, ("input_scale", "activation_scale", "qscale_act")))
+        used += parts(f"{name}_input_scale", f"{name}_activation_scale")
+        # Integers have scales of their own; next to powers of two a byte is two numbers of four bits.
+        is_fp4 = kind in ("I8", "U8") and scale is not None and source.types[scale] in _POWERS
+        if scale is not None and is_fp4:
+            shape, read = (*shapes[name][:-1], shapes[name][-1] * 2), functools.partial(_read_fp4, source, name, scale)
+            yield name, (Tensor("MXFP4", shape, functools.partial(read, settings)), (scale, *used))
+        elif scale is not None and kind != "U8":
             read = functools.partial(_read_scaled, source, name, scale, settings)
-            yield name, (Tensor("int8" if kind == "I8" else "float8", shapes[name], read), used)
+            yield name, (Tensor("int8" if kind == "I8" else "float8", shapes[name], read), (scale, *used))
 
 
 def _read_scaled(source: NamedTensors, name: str, scale_name: str, settings: QuantizationConfig) -> np.ndarray:
     """Multiply eight-bit numbers by a scale per tensor, per channel, per group of columns or per block."""
-    numbers, scale = _wide(source.read(name)), source.read(scale_name).astype(np.float32)
+    numbers, scale = _wide(source.read(name)), _read_scale(source, scale_name)
     # Scales of stacked experts [expert, in, out] are then those of columns, however they lie.
     if numbers.ndim == 3 and settings.get("quant_method") == "fbgemm_fp8":
         scale = scale.reshape(len(scale), 1, -1)
     if (zero := f"{name}_zero_point") in source.shapes:
         _in_blocks(np.subtract, numbers, source.read(zero).astype(np.float32), _block(settings))
     _in_blocks(np.multiply, numbers, scale, _block(settings))
+    return numbers
+
+
+def _read_scale(source: NamedTensors, name: str) -> np.ndarray:
+    """Read scales; bytes are exponents of powers of two (MXFP8), for which there is also a type of its own."""
+    scale = source.read(name)
+    if scale.dtype == np.uint8:
+        scale = scale.view(TYPES["F8_E8M0"])
+    return scale.astype(np.float32)
+
+
+def _read_fp4(source: NamedTensors, name: str, scale_name: str, settings: QuantizationConfig) -> np.ndarray:
+    """Multiply numbers of four bits, two in each byte, by powers of two for groups of columns."""
+    if "int" in str(kind := settings.get("data_type")):
+        raise InputError(
+            f"{name} of {source.where} is of type {schema.shown(kind)}, which is not read: save it as a float"
+        )
+    numbers: np.ndarray = FP4[_nibbles(source.read(name).view(np.uint8))]
+    _in_blocks(np.multiply, numbers, _read_scale(source, scale_name), _block(settings))
     return numbers
 
 
@@ -287,11 +320,26 @@ def _unpack(words: np.ndarray, bits: int, axis: int) -> np.ndarray:
     return np.moveaxis(numbers, -1, axis).astype(np.int32)
 
 
+def _are_zeros_whole(settings: QuantizationConfig) -> bool:
+    """Tell whether GPTQ's zeros are stored as they are: in its second format, and in that of AutoRound's own kernels.
+
+    The format's older name counts where both are there. AutoRound's source: auto_round/inference/backend.py.
+    """
+    packing = str(settings.get("packing_format") or settings.get("backend") or "")
+    is_own = re.fullmatch(r"auto_?round:(exllamav2|triton)\w*", packing) is not None
+    return is_own or (settings.get("checkpoint_format") or settings.get("format")) == "gptq_v2"
+
+
 def _read_gptq(source: NamedTensors, base: str, bits: int, settings: QuantizationConfig) -> np.ndarray:
     numbers_IO = _unpack(source.read(f"{base}.qweight"), bits, 0)
-    # The first format subtracted one from each zero before it was packed.
-    offset = 0 if settings.get("checkpoint_format") == "gptq_v2" else 1
-    zeros_GO = _unpack(source.read(f"{base}.qzeros"), bits, 1) + offset
+    zeros = source.read(f"{base}.qzeros").view(np.uint32)
+    if _are_zeros_whole(settings):
+        zeros_GO = _unpack(zeros, bits, 1)
+    elif 32 % bits:
+        zeros_GO = _unpack(zeros, bits, 1) + 1
+    else:
+        # The first format subtracted one from each zero, of a word together: a zero of 0 borrowed from the next.
+        zeros_GO = _unpack(zeros + np.uint32((2**32 - 1) // (2**bits - 1)), bits, 1)
     scales_GO = source.read(f"{base}.scales").astype(np.float32)
     if f"{base}.g_idx" in source.shapes:
         group_I = source.read(f"{base}.g_idx").astype(np.int64)

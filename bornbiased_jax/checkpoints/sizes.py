@@ -236,7 +236,7 @@ def _in_linear_attention(
         return None
     if len(shape) != 2 or tensor.is_bias:
         return None
-    if _last(tensor) in ("o_proj", "out_proj"):
+    if tensor.group == "output":
         axes = "channel residual"
     else:
         axes = "residual channel" if shape[1] == residual else "channel channel"

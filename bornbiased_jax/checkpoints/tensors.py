@@ -213,7 +213,7 @@ def check_entries(
     if extra:
         more = f" (and {len(extra) - 1} more)" if len(extra) > 1 else ""
         raise InputError(
-            f"{source.where} has a tensor {extra[0]}{more} that an architecture of its configuration does not: "
+            f"{source.where} has a tensor {cut(extra[0])}{more} that an architecture of its configuration does not: "
             "it is a model of another kind"
         )
 

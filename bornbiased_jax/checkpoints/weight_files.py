@@ -138,7 +138,9 @@ def locate_tensors(folder: Path, weights: WeightFiles) -> NamedTensors:
         check_pointer(path)
         for name, tensor in _locate(path).items():
             if name in tensors:
-                raise InputError(f"tensor {name} is in more than one file of {folder}: leave it in one of them")
+                raise InputError(
+                    f"tensor {schema.cut(name)} is in more than one file of {folder}: leave it in one of them"
+                )
             tensors[name] = tensor
     # What the files lack, and what is not plain about them.
     notes = weights.notes

@@ -205,6 +205,17 @@ FURTHER = {
         },
     ),
     "deepseek_v32": ("DeepseekV32", {**SIZES, **LATENT}),
+    # Ling: of attention with a state the output is called "dense".
+    "bailing_hybrid": (
+        "BailingHybrid",
+        {
+            **SIZES,
+            **dict(pad_token_id=0, bos_token_id=1, eos_token_id=2),
+            **dict(layer_types=["linear_attention", "full_attention"], linear_head_dim=8, linear_num_heads=4),
+            **dict(num_key_value_heads=4, kv_lora_rank=8, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=6),
+            **dict(num_experts=4, num_expert_group=1, topk_group=1, num_experts_per_token=2, moe_intermediate_size=24),
+        },
+    ),
 }
 
 

@@ -179,6 +179,7 @@ REFUSED = {
         (dict(model_type=...), "model_type=None"),
         (dict(flux_capacitor=True), "flux_capacitor=True"),
         (dict(quantization_config={"bits": 4}), "quantization_config"),
+        (dict(quantization={"group_size": 64, "bits": 4}), "quantization=.*, so save it dequantized first"),
         (dict(hidden_act="mish"), "hidden_act='mish'"),
         (dict(hidden_size=...), "'hidden_size'"),
         (dict(hidden_size="wide"), "hidden_size='wide', but input should be a valid integer"),

@@ -27,6 +27,7 @@ from tests.checkpoints.architectures import (
     transformers_config,
 )
 from tests.checkpoints.published_names import PUBLISHED, llama_tensors, published_tensors
+from tests.tiers import nightly_except
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -185,6 +186,25 @@ def test_permuted_axes_and_scaled_norms_of_roles_leave_the_logits_of_transformer
         assert np.abs(_logits(name, tmp_path) - before).max() < 1e-4 * before.std(), norms
 
 
+@pytest.mark.parametrize(
+    "name",
+    nightly_except([name for name in MODELS | FURTHER if name not in ("llava", "qwen2_vl")], "nemotron_h", "cohere"),
+)
+def test_norms_take_out_the_mean_where_those_of_transformers_do(tmp_path, name):
+    """Moved inputs tell, as the names of fields do not: NemotronH's RMSNorm has ``layer_norm_epsilon``."""
+    model = auto_class(name).from_config(transformers_config(name))
+    model.save_pretrained(tmp_path)
+    x = torch.randn(3, model.get_input_embeddings().weight.shape[-1])
+    norms = [
+        module
+        for place, module in model.named_modules()
+        if "Norm" in type(module).__name__ and ".0." in place and not list(module.children())
+        if getattr(module, "weight", x[0]).shape == x[0].shape
+    ]
+    kinds = {bool((norm(x) - norm(x + 5)).abs().max() < 1e-3) for norm in norms}
+    assert kinds == {read_by_names(tmp_path).shape("language").is_centered}
+
+
 def _scaled_norms(symmetry):
     """Multiply every norm's scale, and divide the matrices that read through it; return the tensors and the norms."""
     source, rng = symmetry.source, np.random.default_rng(5)
@@ -263,6 +283,14 @@ def test_wrapper_prefixes_removed_and_reported(rng):
     assert source.notes == ("names bear the prefix _orig_mod. and module., which was taken away",)
     assert source.roles == _source(_tiny(rng, "module._orig_mod."), {}).roles
     assert source.norm_scale(next(role for role in source.roles if role.group == "up")).shape == (8,)
+
+
+def test_an_empty_epsilon_says_nothing_of_the_kind_of_norm(rng):
+    """Cohere 2 with experts has both fields, one of them null."""
+    fields = dict.fromkeys(("layer_norm_eps", "rms_norm_eps"))
+    for stated, is_centered in (("layer_norm_eps", True), ("rms_norm_eps", False)):
+        source = _source(_tiny(rng), {**fields, stated: 1e-5})
+        assert source.shape("language").is_centered == is_centered
 
 
 def test_a_language_model_under_a_prefix_that_no_table_knows(rng):

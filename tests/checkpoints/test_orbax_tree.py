@@ -6,7 +6,7 @@ import pytest
 
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.by_role import read_by_role
-from bornbiased_jax.checkpoints.formats.orbax_tree import find_tree
+from bornbiased_jax.checkpoints.formats.orbax_tree import find_tree, locate
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
@@ -68,6 +68,23 @@ def test_tree_of_maxtext_is_the_model_that_was_saved(params, tmp_path, axis):
     assert (shape.num_heads, shape.num_kv_heads, shape.head_dim) == (HEADS, GROUPS, WIDTH)
     with pytest.raises(InputError, match="holds the steps 5: name one, as in .*run/5"):
         read_by_role(tmp_path / "run")
+
+
+def test_layers_in_a_list_are_those_of_a_dict(tmp_path):
+    rng = np.random.default_rng(0)
+    layers = [
+        {"norm": (rng.normal(size=8), rng.normal(size=8)), "mlp": {"up_proj": {"kernel": rng.normal(size=(8, 12))}}}
+        for _ in range(3)
+    ]
+    forms = (layers, {str(number): layer for number, layer in enumerate(layers)})
+    for name, members in zip(("list", "dict"), forms, strict=True):
+        ocp.PyTreeCheckpointer().save(tmp_path / name, {"params": {"layers": members}, "step": 3})
+    listed, named = (locate(tmp_path / name) for name in ("list", "dict"))
+    assert listed.keys() == named.keys() and len(listed) == 9
+    for name, tensor in listed.items():
+        np.testing.assert_array_equal(tensor.read(), named[name].read())
+    kernel = listed["layers.2.mlp.up_proj.weight"].read()
+    np.testing.assert_array_equal(kernel, layers[2]["mlp"]["up_proj"]["kernel"].T)
 
 
 def test_corrupted_trees_are_refused_in_one_sentence(params, tmp_path):

@@ -167,6 +167,15 @@ def test_adapters_of_other_kinds_are_refused_with_what_merges_them(tmp_path, kin
         read_by_role(tmp_path)
 
 
+def test_an_adapter_of_all_experts_together_is_refused_as_that(tmp_path):
+    peft = pytest.importorskip("peft")
+    model = auto_class("mixtral").from_config(transformers_config("mixtral"))
+    settings = peft.LoraConfig(r=2, target_modules=[], target_parameters=["mlp.experts.gate_up_proj"])
+    peft.get_peft_model(model, settings).save_pretrained(tmp_path / "adapter")
+    with pytest.raises(InputError, match=r"layers\.0\.mlp\.experts by target_parameters.*merge it with PEFT"):
+        read_adapter(tmp_path / "adapter")
+
+
 def test_an_adapter_that_cannot_be_opened_is_refused_with_the_remedy(tmp_path):
     _train(tmp_path, **NO_SUCH_BIAS)
     with pytest.raises(InputError, match=r"proj\.bias, which is no matrix of"):

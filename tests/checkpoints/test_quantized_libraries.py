@@ -61,6 +61,36 @@ def test_gptqmodel_decodes_the_same_numbers(case):
     assert not np.array_equal(values, expected)
 
 
+@pytest.mark.parametrize("older", [None, "gptq", "gptq_v2"])
+@pytest.mark.parametrize("newer", [None, "gptq", "gptq_v2"])
+def test_format_of_zeros_under_either_name(older, newer):
+    """transformers reads ``format``, and before it ``checkpoint_format`` of earlier files."""
+    transformers = pytest.importorskip("transformers")
+    stated = {"checkpoint_format": older, "format": newer}
+    settings = {"bits": 4, **{name: value for name, value in stated.items() if value is not None}}
+    arrays = {name: array for name, array in GPTQMODEL["4 bits, gptq_v2"].items() if name != "decoded"}
+    form = transformers.GPTQConfig(**settings).format
+    expected = _decoded(arrays, {"bits": 4, "checkpoint_format": form}).read("m.weight")
+    assert np.array_equal(_decoded(arrays, settings).read("m.weight"), expected)
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_whole"),
+    [
+        ({"backend": "auto_round:exllamav2", "quant_method": "intel/auto-round"}, True),
+        ({"packing_format": "auto_round:triton", "backend": "auto"}, True),
+        ({"backend": "auto_round:gptq:exllamav2"}, False),
+        ({"packing_format": "auto_round:auto_gptq"}, False),
+    ],
+)
+def test_zeros_of_autoround_are_whole_in_its_own_format_alone(settings, is_whole):
+    """Its ``packing_format`` of kernels is "triton" or "triton_zp+-1"."""
+    arrays = {name: array for name, array in GPTQMODEL["4 bits, gptq_v2"].items() if name != "decoded"}
+    version = {"checkpoint_format": "gptq_v2" if is_whole else "gptq"}
+    expected = _decoded(arrays, {"bits": 4, **version}).read("m.weight")
+    assert np.array_equal(_decoded(arrays, {"bits": 4, **settings}).read("m.weight"), expected)
+
+
 def test_both_tables_blocks_and_every_format_are_there():
     assert len(BITSANDBYTES) == 9 and len(COMPRESSED_TENSORS) == 18
     assert set(GPTQMODEL) == {

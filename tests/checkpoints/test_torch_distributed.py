@@ -112,21 +112,50 @@ def test_missing_and_short_shards_are_named(saved, tmp_path):
         read_by_role(tmp_path)
 
 
-def test_parts_that_overlap_and_leave_rows_out_are_refused(saved, tmp_path):
-    """As many numbers as the tensor has: what no part holds would be whatever lies in memory."""
+def _in_parts(folder, shape, parts, *, is_one_place=False):
+    """Describe a tensor of such parts (offsets and sizes), each in a place of its own or all in one."""
+    folder.mkdir()
     kinds = dcp.metadata
-    content = pickle.loads((saved / "step-7" / ".metadata").read_bytes())
-    name = "model.model.embed_tokens.weight"
-    size = torch.Size([32, 32])
-    starts = [torch.Size([at, 0]) for at in (0, 16)]
-    place = content.storage_data[kinds.MetadataIndex(name, torch.Size([0, 0]))]
-    content.state_dict_metadata[name].chunks = [kinds.ChunkStorageMetadata(start, size) for start in starts]
-    content.storage_data |= {kinds.MetadataIndex(name, start): place for start in starts}
-    shutil.copytree(saved / "step-7", tmp_path / "step")
-    (tmp_path / "step" / ".metadata").write_bytes(pickle.dumps(content))
+    values = [torch.full(sizes, float(index)) for index, (_, sizes) in enumerate(parts)]
+    places, content = [], b""
+    for value in values:
+        torch.save(value, folder / "part")
+        places.append((len(content), (folder / "part").stat().st_size))
+        content += (folder / "part").read_bytes()
+    (folder / "part").unlink()
+    if is_one_place:
+        places, content = places[:1] * len(places), content[: places[0][1]]
+    (folder / "shard.distcp").write_bytes(content)
+    chunks = [kinds.ChunkStorageMetadata(torch.Size(at), torch.Size(sizes)) for at, sizes in parts]
+    tensor = kinds.TensorStorageMetadata(kinds.TensorProperties(), torch.Size(shape), chunks)
+    storage = {
+        kinds.MetadataIndex("w", chunk.offsets): dcp.filesystem._StorageInfo("shard.distcp", *place)
+        for chunk, place in zip(chunks, places, strict=True)
+    }
+    (folder / ".metadata").write_bytes(pickle.dumps(kinds.Metadata({"w": tensor}, storage_data=storage)))
+    return locate(folder / ".metadata")
+
+
+def test_parts_fill_a_tensor_whatever_their_cuts(tmp_path):
+    """Four parts around a fifth, which no grid has, and one of no numbers."""
+    around = [([0, 0], [1, 2]), ([0, 2], [2, 1]), ([2, 1], [1, 2]), ([1, 0], [2, 1])]
+    center, empty = ([1, 1], [1, 1]), ([3, 0], [0, 3])
+    tensor = _in_parts(tmp_path / "whole", [3, 3], [*around, center, empty])["w"]
+    assert tensor.read().tolist() == [[0, 0, 1], [3, 4, 1], [3, 2, 2]]
+    # The second has as many numbers as the tensor: what no part holds would be whatever lies in memory.
+    for index, part in enumerate((empty, ([0, 0], [2, 1]), ([1, 1], [1, 2]))):
+        parts = [*around[:3], part, center] if index == 1 else [*around, part]
+        with pytest.raises(InputError, match="does not describe tensors") as raised:
+            _in_parts(tmp_path / str(index), [3, 3], parts)
+        assert str(raised.value.__cause__) == "parts overlap or are missing"
+
+
+def test_parts_in_one_place_ask_for_no_large_array(tmp_path):
+    """Kilobytes of a shard as a tensor of any size: each part alone fits its file."""
+    parts = [([at, 0], [1, 64]) for at in range(40)]
     with pytest.raises(InputError, match="does not describe tensors") as raised:
-        locate(tmp_path / "step" / ".metadata")
-    assert str(raised.value.__cause__) == "parts overlap"
+        _in_parts(tmp_path / "step", [40, 64], parts, is_one_place=True)
+    assert str(raised.value.__cause__) == "parts in one place"
 
 
 @pytest.mark.slow

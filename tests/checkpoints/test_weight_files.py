@@ -75,6 +75,16 @@ def test_index_naming_a_tensor_that_no_file_holds_is_reported(tmp_path, capsys):
     assert "model.safetensors.index.json names model.layers.9.extra and 1 more, which no file holds" in line
 
 
+def test_names_of_tensors_that_are_refused_stand_on_one_line(tmp_path):
+    shutil.copytree(Path(__file__).resolve().parent.parent / "fixtures" / "hf" / "llama", tmp_path / "model")
+    tensors = safetensors.numpy.load_file(tmp_path / "model" / "model.safetensors")
+    tensors["first\nsecond" * 100] = np.ones(3, np.float32)
+    safetensors.numpy.save_file(tensors, tmp_path / "model" / "model.safetensors")
+    with pytest.raises(InputError, match="has a tensor first second.*… that an architecture") as raised:
+        open_checkpoint(tmp_path / "model")
+    assert "\n" not in str(raised.value)
+
+
 def test_torch_files_give_the_tensors_that_torch_saved(tmp_path):
     torch.manual_seed(0)
     base = torch.randn(6, 4)
@@ -92,6 +102,15 @@ def test_torch_files_give_the_tensors_that_torch_saved(tmp_path):
     for name, tensor in tensors.items():
         assert np.array_equal(source.read(name).astype(np.float64), tensor.detach().double().numpy())
     assert source.types["half"] == "BF16"
+
+
+def test_numbers_that_torch_negates_when_it_reads_them_are_refused(tmp_path):
+    """The imaginary part of a conjugate: its storage has the other sign."""
+    parts = torch.complex(torch.ones(3), torch.ones(3)).conj().imag
+    assert parts.is_neg()
+    torch.save({"weight": parts}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(InputError, match="corrupted: save the model again"):
+        locate_tensors(tmp_path, choose_weights(tmp_path))
 
 
 @pytest.mark.parametrize("protocol", [2, 4])
@@ -143,7 +162,7 @@ def test_a_dict_that_holds_itself_holds_no_tensors(tmp_path):
 
 
 def _decoded(arrays, config=None):
-    kinds = {"float8_e4m3fn": "F8_E4M3", "int8": "I8", "uint8": "U8", "int32": "I32"}
+    kinds = {"float8_e4m3fn": "F8_E4M3", "float8_e8m0fnu": "F8_E8M0", "int8": "I8", "uint8": "U8", "int32": "I32"}
     tensors = {
         name: Tensor(kinds.get(array.dtype.name, "F32"), array.shape, partial(arrays.__getitem__, name))
         for name, array in arrays.items()
@@ -167,6 +186,15 @@ def test_float8_times_scales_of_blocks_as_torch_computes_it():
     assert tensors.types["m.weight"] == "float8"
 
 
+@pytest.mark.parametrize("scale, activation", [("scale", None), ("qscale_weight", "qscale_act")])
+def test_float8_with_the_names_of_deepseek_and_mistral_for_scales(scale, activation):
+    weight_OI = torch.randn(6, 10).to(torch.float8_e4m3fn)
+    arrays = {"m.weight": _float8(weight_OI.float()), f"m.{scale}": np.array(0.5, np.float32)}
+    tensors = _decoded(arrays | ({} if activation is None else {f"m.{activation}": np.ones((), np.float32)}))
+    assert tensors.shapes == {"m.weight": (6, 10)}
+    assert np.array_equal(tensors.read("m.weight"), (weight_OI.float() * 0.5).numpy())
+
+
 def test_float8_of_stacked_experts_has_scales_of_their_columns():
     """As transformers writes Llama 4 with fbgemm; the scales of down_proj are turned, also where that fits rows."""
     torch.manual_seed(0)
@@ -187,6 +215,36 @@ def test_float8_of_stacked_experts_may_have_one_scale_each():
     tensors = _decoded(arrays | {"experts.down_proj_input_scale": np.float32(2.0)})
     assert list(tensors.shapes) == ["experts.down_proj"]
     assert np.array_equal(tensors.read("experts.down_proj"), (weight_EIO.float() * 0.5).numpy())
+
+
+@pytest.mark.parametrize("is_typed", [True, False])
+@pytest.mark.parametrize("kind", ["mxfp8", "fp4 in int8", "fp4 in uint8", "compressed-tensors"])
+def test_scales_that_are_powers_of_two_as_transformers_decodes_them(rng, kind, is_typed):
+    """MXFP8, and four bits in bytes as of DeepSeek V4, Quark and compressed-tensors; not bytes as numbers."""
+    from transformers.integrations.finegrained_fp8 import Fp8Dequantize
+
+    scale = rng.integers(110, 140, (6, 4), dtype=np.uint8)
+    if kind == "mxfp8":
+        packed = _float8(torch.randn(6, 128))
+        stored = torch.tensor(packed.view(np.uint8)).view(torch.float8_e4m3fn)
+    else:
+        packed = rng.integers(0, 256, (6, 64), dtype=np.uint8)
+        stored = torch.tensor(packed.view(np.int8))
+    expected = Fp8Dequantize(None)._dequantize_one(stored, torch.tensor(scale), torch.float32).numpy()
+    name = "m.weight_packed" if kind == "compressed-tensors" else "m.weight"
+    arrays = {name: packed.view(np.int8) if kind == "fp4 in int8" else packed}
+    arrays["m.weight_scale"] = scale.view(ml_dtypes.float8_e8m0fnu) if is_typed else scale
+    tensors = _decoded(arrays, {"weight_block_size": [1, 32]} if kind == "mxfp8" else {})
+    assert tensors.shapes == {"m.weight": (6, 128)}
+    values = tensors.read("m.weight")
+    assert np.array_equal(values, expected) and np.ptp(values) > 100
+
+
+def test_four_bits_of_another_type_are_refused():
+    arrays = {"m.weight_packed": np.ones((4, 16), np.uint8), "m.weight_scale": np.ones((4, 1), np.uint8)}
+    assert _decoded(arrays, {"data_type": "mx_fp"}).read("m.weight").shape == (4, 32)
+    with pytest.raises(InputError, match="m.weight_packed of here is of type 'mx_int4', which is not read"):
+        _decoded(arrays, {"data_type": "mx_int4"}).read("m.weight")
 
 
 def test_mxfp4_as_transformers_and_gguf_decode_it(rng):
@@ -219,6 +277,19 @@ def test_numbers_of_three_bits_lie_across_words(rng, settings):
     group_I = np.arange(64) // 16
     expected = scale_GO.astype(np.float64)[group_I] * (q_IO - z_GO[group_I] - 1)
     assert np.array_equal(tensors.read("m.weight"), expected.T.astype(np.float32))
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_zeros_of_gptq_borrow_from_their_neighbors_in_a_word(rng, bits):
+    """gptqmodel subtracts one from all zeros of a word at once: convert_gptq_v2_to_v1_format_module."""
+    q_IO, z_GO = rng.integers(0, 2**bits, (64, 32)), rng.integers(0, 2**bits, (4, 32))
+    z_GO[:, ::5] = 0
+    ones_GO = pack_words(np.ones_like(z_GO), 1, bits=bits)
+    with np.errstate(over="ignore"):
+        qzeros_GO = pack_words(z_GO, 1, bits=bits) - ones_GO
+    arrays = {"m.qweight": pack_words(q_IO, 0, bits=bits), "m.qzeros": qzeros_GO, "m.scales": np.ones((4, 32))}
+    expected_IO = q_IO - z_GO[np.arange(64) // 16]
+    assert np.array_equal(_decoded(arrays, {"bits": bits}).read("m.weight"), expected_IO.T)
 
 
 def test_nvfp4_of_modelopt_by_the_published_formula(rng):

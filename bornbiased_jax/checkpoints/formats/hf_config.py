@@ -29,6 +29,8 @@ _MUST_BE: dict[str, object] = {
     "is_encoder_decoder": False,
     "per_layer_config": None,
     "pruned_heads": {},
+    # MLX's name, and that of all others.
+    "quantization": None,
     "quantization_config": None,
     "rope_interleaved": False,
     "scale_attn_by_inverse_layer_idx": False,
@@ -173,7 +175,7 @@ def _refuse_the_rest(fields: Fields) -> None:
         if name in _MUST_BE:
             supported = _MUST_BE[name]
             if value != supported and not (value is None and supported in ({}, False)):
-                is_quantized = name == "quantization_config"
+                is_quantized = name in ("quantization", "quantization_config")
                 remedy = "so save it dequantized first" if is_quantized else f"but only {supported!r} is supported"
                 raise fields.refuse(name, value, remedy)
         elif name not in fields.asked and name not in HARMLESS and not _changes_nothing(fields, name, value):

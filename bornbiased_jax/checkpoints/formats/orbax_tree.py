@@ -39,8 +39,9 @@ class _Tree:
         try:
             with silent_libraries():
                 metadata: Any = self._reader.metadata(folder)
-                tree = getattr(metadata, "item_metadata", metadata)
-                leaves = jax.tree_util.tree_flatten_with_path(getattr(tree, "tree", tree))[0]
+                item = getattr(metadata, "item_metadata", metadata)
+                self._tree = getattr(item, "tree", item)
+                leaves = jax.tree_util.tree_flatten_with_path(self._tree)[0]
                 self.leaves = {
                     tuple(jax.tree_util.keystr((key,), simple=True) for key in path): leaf for path, leaf in leaves
                 }
@@ -51,9 +52,7 @@ class _Tree:
         """Read one array."""
         if self._last is not None and self._last[0] == path:
             return self._last[1]
-        item: Any = 0
-        for part in reversed(path):
-            item = {part: item}
+        item = _alone(self._tree, path)
         restore = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), item)
         arguments = ocp.args.PyTreeRestore(item=item, restore_args=restore, partial_restore=True)
         try:
@@ -63,6 +62,16 @@ class _Tree:
             raise InputError(f"array {'.'.join(path)} of {self.folder} cannot be read: save the tree again") from error
         self._last = path, array
         return array
+
+
+def _alone(tree: Any, path: tuple[str, ...]) -> Any:  # noqa: ANN401 (of any library)
+    """Return the form in which Orbax is asked for one array of a tree: lists keep their length, dicts do not."""
+    if not path:
+        return 0
+    name, rest = path[0], path[1:]
+    if isinstance(tree, list):
+        return [_alone(member, rest) if number == int(name) else None for number, member in enumerate(tree)]
+    return {name: _alone(tree[name], rest)}
 
 
 def tree_of(folder: Path) -> Path | None:

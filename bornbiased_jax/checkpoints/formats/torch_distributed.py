@@ -6,9 +6,11 @@ The pickle ``.metadata`` is read as data (:mod:`.torch_file`), and nothing that 
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,6 +47,7 @@ _ENUMERATION = (f"{_MODULE}.metadata", "_MEM_FORMAT_ENCODING")
 _NO_MODEL = re.compile(r"(optim|optimizer|lr_scheduler|scheduler|train_state|dataloader|trainer|rng)(\.|_|$)")
 _OF_MODEL = ("model.", "state_dict.", "module.")
 _LARGEST_PICKLE = 64 << 20
+_MOST_AXES = 8
 
 
 class _Chunk(NamedTuple):
@@ -113,6 +116,7 @@ def _tensors(content: object, path: Path) -> dict[str, Tensor]:
     state = _state(content, "Metadata")
     # Where each part lies, by name and offsets.
     places: dict[tuple[str, tuple[int, ...]], tuple[Path, int, int]] = {}
+    used: Counter[Path] = Counter()
     for index, info in (pair for key, pair in state["storage_data"].items() if isinstance(key, int)):
         at, place = _state(index, "MetadataIndex"), _state(info, "_StorageInfo")
         start, length = place["offset"], place["length"]
@@ -122,6 +126,10 @@ def _tensors(content: object, path: Path) -> dict[str, Tensor]:
             shard = path.parent / Path(place["relative_path"]).name
             _check_shard(shard, start, length)
             places[at["fqn"], at["offset"]] = (shard, start, length)
+            used[shard] += length
+    # Of parts that lie in one place a small file could ask for a large array.
+    if any(num_bytes > shard.stat().st_size for shard, num_bytes in used.items()):
+        raise ValueError("parts in one place")
     tensors = {}
     for name, described in state["state_dict_metadata"].items():
         if described.kind != "TensorStorageMetadata" or not described.state["chunks"]:
@@ -165,20 +173,23 @@ def _check_shard(shard: Path, start: int, length: int) -> None:
 
 
 def _check_cover(chunks: list[_Chunk], shape: tuple[int, ...], itemsize: int) -> None:
-    """Check whether parts lie inside a tensor and their shards, do not overlap, and are as many numbers as it has."""
+    """Check whether parts lie inside their shards, and hold every number of a tensor once.
+
+    They do if and only if the corners of all parts, with alternating signs, are those of the tensor.
+    """
+    if len(shape) > _MOST_AXES:
+        raise ValueError("too many axes")
+    corners: Counter[tuple[int, ...]] = Counter()
+
+    def add_corners(offsets: tuple[int, ...], sizes: tuple[int, ...], sign: int) -> None:
+        for is_end in itertools.product((0, 1), repeat=len(shape)):
+            corner = tuple(at + end * size for at, size, end in zip(offsets, sizes, is_end, strict=True))
+            corners[corner] += sign * (-1) ** sum(is_end)
+
+    add_corners((0,) * len(shape), shape, -1)
     for chunk in chunks:
-        ends = [at + size for at, size in zip(chunk.offsets, chunk.sizes, strict=True)]
-        if any(end > size for end, size in zip(ends, shape, strict=True)):
-            raise ValueError("a part outside")
         if math.prod(chunk.sizes) * itemsize > chunk.length:
             raise ValueError("a part larger than its file")
-    if sum(math.prod(chunk.sizes) for chunk in chunks) != math.prod(shape):
-        raise ValueError("parts missing")
-    # As many numbers as the tensor has, none counted twice: parts overlap where they do along every axis.
-    if len(chunks) > 1:
-        starts_PA = np.array([chunk.offsets for chunk in chunks], np.int64)
-        ends_PA = starts_PA + np.array([chunk.sizes for chunk in chunks], np.int64)
-        overlaps_PP = np.all((starts_PA[:, None] < ends_PA) & (starts_PA < ends_PA[:, None]), axis=-1)
-        np.fill_diagonal(overlaps_PP, val=False)
-        if overlaps_PP.any():
-            raise ValueError("parts overlap")
+        add_corners(chunk.offsets, chunk.sizes, 1)
+    if any(corners.values()):
+        raise ValueError("parts overlap or are missing")

@@ -359,6 +359,9 @@ def _rebuilt(function: Name, arguments: tuple[Any, ...]) -> object:
     numbers = (offset, *_as_kind(shape, tuple), *_as_kind(strides, tuple))
     if any(type(number) is not int or not 0 <= number < 2**48 for number in numbers) or len(shape) != len(strides):
         raise ValueError("no shape")
+    # What is conjugated or negated when it is read.
+    if any(arguments[6:]):
+        raise ValueError("numbers of other signs")
     # Of overlapping strides a small file could ask for a large array.
     if len(shape) > 8 or any(size > 1 and stride == 0 for size, stride in zip(shape, strides, strict=True)):
         raise ValueError("overlapping strides")
