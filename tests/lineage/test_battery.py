@@ -287,7 +287,7 @@ def test_copies_of_a_neuron_are_matched_once():
     pair = unrelated_pair(lambda arrays, seed: take(arrays, np.random.default_rng(seed).integers(0, 2, 128)))
     verdict = quick(*(printed(*model) for model in pair))
     assert verdict.verdict == "unrelated", verdict.reason
-    assert "Neurons were not matched: 8 neurons are too few to match." in verdict.notes
+    assert "Neurons were not matched: 2 neurons of an MLP are too few to match." in verdict.notes
     # A model of doubled width in another order has every neuron of its base.
     (cfg, arrays), (_, doubled) = drawn(1), drawn(1)
     take(doubled, np.random.default_rng(0).permutation(np.tile(np.arange(128), 2)))
