@@ -246,16 +246,21 @@ def _kinds_alone(comparison: WeightsComparison) -> list[str]:
         # The language model, the vision tower …, each by itself.
         prefix = f"{name}/" if number else ""
         others = tuple(f"{other}/" for other in comparison.components[1:] if other != name)
-        components, kinds = (
+        components, kinds, measured = (
             {text.removeprefix(prefix) for text in texts if text.startswith(prefix) and not text.startswith(others)}
-            for texts in ([cell.component for cell in agreeing], comparison.kinds)
+            for texts in (
+                [cell.component for cell in agreeing],
+                comparison.kinds,
+                [cell.component for cell in comparison.cells],
+            )
         )
         if not components:
             continue
-        few = sorted(components & {*kinds, *TABLES})
+        tables = measured & {*TABLES}
+        few = sorted(components & (kinds | tables))
         # Blocks as a whole may agree where no kind of matrix does by itself.
         is_whole = not components & kinds and "blocks" in components
-        if not few or is_whole or len(kinds) < _MANY_KINDS:
+        if not few or is_whole or len(kinds | tables) < _MANY_KINDS:
             return []
         alone += [prefix + kind for kind in few]
     return alone if len(alone) <= _FEW_KINDS else []

@@ -518,6 +518,17 @@ def positions_of(layout):
     return table.astype(np.float32)
 
 
+def test_positions_that_alone_agree_decide_nothing_in_models_of_mlps():
+    """Blocks without attention have two kinds of matrices: with the tables there are enough that do not agree."""
+
+    def add(arrays, _seed):
+        arrays["positions/embedding"] += positions_of("unknown")
+
+    pair = unrelated_pair(add, "gpt2-tiny", max_seq_len=128, positions="learned", attention=False)
+    verdict = quick(*(printed(*model) for model in pair))
+    assert verdict.verdict == "undefined" and "agree in positions alone" in verdict.reason
+
+
 @pytest.mark.parametrize("layout", POSITIONS)
 def test_sinusoidal_positions_are_no_copied_tensor(layout):
     table = positions_of(layout)
