@@ -160,6 +160,17 @@ def test_shards_repeated_in_both_are_permuted_jointly():
     np.testing.assert_array_equal(permuted_labels(scores_nn, np.ones(12, bool), 4), summed_nn)
 
 
+def test_labels_that_all_resemble_the_next_one_are_told_from_labels_without_numbers():
+    """As of smooth weights, which repeat at the period 1."""
+    sketches = [vectors(np.random.default_rng(0), 24)]
+    for permuted in (
+        lambda: coordinate_terms(sketches, sketches, 1),
+        lambda: neuron_terms([NeuronPair(1, ((mlp(1), mlp(2)),))], "token", GATED, lambda _total: 1),
+    ):
+        with pytest.raises(EvidenceError, match="every label resembles the next one"):
+            permuted()
+
+
 def test_matching_finds_permuted_neurons_and_not_unrelated_ones():
     base = mlp(1, 96)
     order = np.random.default_rng(0).permutation(96)
