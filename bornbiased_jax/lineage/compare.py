@@ -203,8 +203,8 @@ def with_identity(verdict: Verdict, base: OutputFingerprint, suspect: OutputFing
             if decision == "unrelated":
                 decision = "undefined"
                 reason = (
-                    f"{tensors}: those weights were copied or come from one seed, while the outputs agree no more "
-                    "than chance allows"
+                    f"{tensors}: those weights were copied, or come from one seed or formula, while the outputs agree "
+                    "no more than chance allows"
                 )
     detail = {**verdict.detail, **facts, "identity": identity, "notes": notes}
     detail |= {"base": base.source, "suspect": suspect.source, "inputs": base.inputs}
