@@ -471,6 +471,18 @@ def test_structure_in_neurons_and_heads_is_left_out_of_their_evidence(kinds):
         assert z_of(result, RAW_NEURONS) > 30 and z_of(result, TOKEN_NEURONS) > 30
 
 
+def test_matrices_that_were_left_out_are_not_said_to_disagree():
+    """Of a model whose blocks all begin near the identity, tables are all that a copy has in common with it."""
+    cfg, arrays = drawn(1)
+    for path, leaf in arrays.items():
+        if path.startswith("blocks/") and path.endswith("kernel"):
+            leaf += 0.3 * np.eye(*leaf.shape[1:], dtype=np.float32)
+    verdict = quick(printed(cfg, arrays), tuned(cfg, arrays))
+    alone = "embedding and head alone, and in no other kind of matrix that is evidence"
+    assert verdict.verdict == "undefined" and alone in verdict.reason
+    assert f"Agreement shows in {alone}." in verdict.notes
+
+
 ANGLES_VP = np.arange(512)[:, None] * 10_000.0 ** (-np.arange(32) / 32)
 WAVES_VD = 0.02 * np.concatenate([np.sin(ANGLES_VP), np.cos(ANGLES_VP)], axis=1).astype(np.float32)
 # Tables that begin as one formula of the token number, and were trained since; one random matrix.
