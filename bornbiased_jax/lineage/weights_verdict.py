@@ -201,8 +201,8 @@ def _decide(
     if best is not None and comparison.is_significant(best.log10_adjusted):
         if is_without_seed(comparison):
             reason = (
-                f"the models agree in {_alone(kinds, comparison)}: a structure that both were given without a seed, or a "
-                "table that both took from elsewhere, would do that"
+                f"the models agree in {_alone(kinds, comparison)}: a structure that both were given without a seed, or "
+                "a table that both took from elsewhere, would do that"
             )
             return "undefined", reason, best
         # A part is named where the whole by itself does not agree.
