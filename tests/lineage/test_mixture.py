@@ -136,7 +136,7 @@ def test_nearly_equal_directions_are_said_and_equal_ones_refused(folder, tmp_pat
         fit(folder, "merge", bases=("first", "base"))
 
 
-def test_exactly_dependent_directions_share_the_coefficient_and_give_finite_json(folder, tmp_path):
+def test_exactly_dependent_directions_split_the_coefficient_and_give_finite_json(folder, tmp_path):
     """Numbers with few digits, of which a difference and its double are exact: the correlations are singular."""
     draws = np.random.default_rng(8)
     base = {path: np.round(512 * np.asarray(leaf)) / 512 for path, leaf in flatten(init_seed(CFG, 1)).items()}
