@@ -10,6 +10,7 @@ exact.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -37,6 +38,9 @@ _MARGIN = 4
 _MIN_NEURONS = 32
 # Two matchings of any MLP agree on one neuron by chance, which of few neurons is a large fraction.
 _NARROWEST = 16
+# Correlation of the scores of neurons that neither matching pairs, beyond which one matching repeats the other: the
+# matrices of a neuron resemble each other in both models, as where down began as up.
+_ALIKE = 0.3
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -141,4 +145,12 @@ def _match(scores: NeuronScores, are_first_base: np.ndarray, are_first_suspect: 
     partner_n = np.full(len(first_nn), -1)
     rows_K, columns_K = scipy.optimize.linear_sum_assignment(second_nn, maximize=True)
     partner_n[rows_K] = columns_K
-    return int((partner_n[base_K] == suspect_K).sum()), second_nn[np.ix_(base_K, suspect_K)]
+    num_agreeing, scores_KK = int((partner_n[base_K] == suspect_K).sum()), second_nn[np.ix_(base_K, suspect_K)]
+    # Two matchings tell something only where they are independent between unrelated neurons.
+    for scores_nn in (first_nn, second_nn):
+        scores_nn[base_K, suspect_K] = scores_nn[rows_K, columns_K] = scores_nn.mean()
+        scores_nn -= scores_nn.mean()
+    squares = float(np.vdot(first_nn, first_nn)) * float(np.vdot(second_nn, second_nn))
+    if float(np.vdot(first_nn, second_nn)) > _ALIKE * math.sqrt(squares):
+        raise EvidenceError("the matrices of a neuron resemble each other in both models: nothing to match on twice")
+    return num_agreeing, scores_KK

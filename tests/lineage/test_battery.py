@@ -295,6 +295,22 @@ def test_copies_of_a_neuron_are_matched_once():
     assert quick(printed(cfg, arrays), printed(cfg.replace(d_ff=256), doubled)).detail["agreement"] == 1.0
 
 
+def test_neurons_whose_matrices_resemble_each_other_are_not_matched():
+    """Of models in which down began as up, both matchings pair unrelated neurons alike: 25% of them, above 20%."""
+
+    def tie(arrays, _seed):
+        arrays["blocks/mlp/down/kernel"] *= 0.1
+        arrays["blocks/mlp/down/kernel"] += arrays["blocks/mlp/up/kernel"].swapaxes(1, 2)
+
+    pair = unrelated_pair(tie, "gpt2-tiny")
+    verdict = quick(*(printed(*model) for model in pair))
+    assert verdict.verdict == "unrelated", verdict.reason
+    reason = "the matrices of a neuron resemble each other in both models: nothing to match on twice"
+    assert f"Neurons were not matched: {reason}." in verdict.notes
+    # One such model alone leaves the matchings independent.
+    assert quick(printed(*pair[0]), printed(*drawn(2, "gpt2-tiny"))).detail["agreement"] < 0.05
+
+
 def test_a_mask_that_both_were_pruned_by_is_no_evidence():
     """As of lottery tickets: one sparse mask, two initializations; a descendant under the mask is found."""
 
