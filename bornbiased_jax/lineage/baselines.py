@@ -225,10 +225,10 @@ def spearman_score(method: str, pairs: list[tuple[np.ndarray, np.ndarray]], **de
     Spearman's p is Student's t, as published: an approximation, two-sided.
     """
     log_ps = np.array([tails.log_spearman(first_F, second_F) for first_F, second_F in pairs])
-    correlations = [tails.spearman(first_F, second_F) for first_F, second_F in pairs]
     log_p = tails.log_fisher(log_ps)
     if not np.isfinite(log_p):
         return Score(method, None, "fewer than three hidden units have no order to test")
+    correlations = [tails.spearman(first_F, second_F) for first_F, second_F in pairs]
     by_block = (log_ps / tails.LN10).tolist()
     return score(method, float(np.mean(correlations)), log10_p=log_p / tails.LN10, log10_p_by_block=by_block, **detail)
 

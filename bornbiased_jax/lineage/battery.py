@@ -332,7 +332,7 @@ def _cell(pair: ComponentPair, job: _Job, options: Options) -> ComponentTest:
             terms = join_terms(terms, is_joint=True)
         order = math.fsum(term.log_order for term in terms)
         if order < -math.log(options.alpha):
-            raise EvidenceError(f"only {math.exp(order):.0f} orders of the labels: fewer than 1/alpha")
+            raise EvidenceError(f"only {math.exp(order):.6g} orders of the labels: fewer than 1/alpha")
         z = z_of(terms)
         if not math.isfinite(z):
             raise EvidenceError("every order of the labels gives the same statistic")

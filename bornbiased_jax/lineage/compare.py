@@ -23,7 +23,7 @@ from bornbiased_jax.probes.inputs import KINDS
 from bornbiased_jax.stats.ranks import rank_correlation
 
 # A coordinate matches from the first number on, and resembles no other one below the second.
-# With fewer inputs than the third, such rank correlations come about by chance.
+# With fewer inputs than the third that outputs tell apart, such rank correlations come about by chance.
 _MATCHED, _DISTINCT, _MIN_INPUTS = 0.99, 0.9, 50
 _SHARED_VECTORS = (
     "the inputs are continuous vectors that both models shared; their own coordinates reach the outputs, so "
@@ -104,8 +104,8 @@ def match_coordinates(base_ND: np.ndarray, suspect_ND: np.ndarray) -> tuple[np.n
     """Match each base coordinate with one of the suspect, up to sign; None if they do not all match.
 
     Every coordinate must have exactly one partner with a rank correlation of at least 0.99 over at least 50
-    inputs, no two the same one, and below 0.9 in size with every other: unrelated coordinates come nowhere
-    near, and coordinates that follow one another do not count.
+    inputs with different outputs, no two the same one, and below 0.9 in size with every other: unrelated coordinates
+    come nowhere near, and coordinates that follow one another do not count.
 
     Returns:
         The suspect's coordinates, [D] integers, the identity where nothing was permuted; and whether each is
@@ -117,7 +117,8 @@ def match_coordinates(base_ND: np.ndarray, suspect_ND: np.ndarray) -> tuple[np.n
         >>> partner_D.tolist(), is_negated_D.tolist()
         ([1, 2, 0, 3], [False, True, False, False])
     """
-    if base_ND.shape != suspect_ND.shape or len(base_ND) < _MIN_INPUTS:
+    # Short inputs from a small vocabulary are few, however often they are drawn.
+    if base_ND.shape != suspect_ND.shape or len(np.unique(base_ND[:, 0])) < _MIN_INPUTS:
         return None
     # The best partner of each coordinate, one to one.
     signed_DD = rank_correlation(base_ND, suspect_ND)
@@ -203,8 +204,8 @@ def with_identity(verdict: Verdict, base: OutputFingerprint, suspect: OutputFing
             if decision == "unrelated":
                 decision = "undefined"
                 reason = (
-                    f"{tensors}: those weights were copied or come from one seed, while the outputs agree no more "
-                    "than chance allows"
+                    f"{tensors}: those weights were copied, or come from one seed or formula, while the outputs agree "
+                    "no more than chance allows"
                 )
     detail = {**verdict.detail, **facts, "identity": identity, "notes": notes}
     detail |= {"base": base.source, "suspect": suspect.source, "inputs": base.inputs}
@@ -214,9 +215,12 @@ def with_identity(verdict: Verdict, base: OutputFingerprint, suspect: OutputFing
 def _tells_functions_apart(outputs: OutputFingerprint) -> bool:
     """Return whether equal outputs speak for one function: not vectors that blocks without writers pass on as they are.
 
-    Neither do outputs that no input changes, as behind a final norm of zeros.
+    Neither do outputs that no input changes, as behind a final norm of zeros, or that are one of two numbers, as of a
+    model with one coordinate, which its norm leaves nothing but the sign.
     """
-    return not KINDS[outputs.inputs["kind"]].vectors and len(varying(outputs.outputs_ND)) > 0
+    columns = varying(outputs.outputs_ND).tolist()
+    is_told = any(len(np.unique(outputs.outputs_ND[:, column])) > 2 for column in columns)
+    return not KINDS[outputs.inputs["kind"]].vectors and is_told
 
 
 def _notes_of_storage(base: OutputFingerprint, suspect: OutputFingerprint) -> list[str]:

@@ -28,6 +28,8 @@ MLP = ("gate", "up", "down")
 ATTENTION = ("query", "key", "value", "output")
 WRITERS = ("output", "down")
 _LARGEST_HALF = float(np.finfo(np.float16).max)
+# Vectors of fewer numbers may be equal in 8 bits though the coordinates behind them are not.
+_DISTINCT_DIM = 8
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -374,7 +376,8 @@ class ComponentSketches:
         # Coordinates are complete only now: count repeats among them.
         if "blocks" in self._coordinates:
             rows_DK = self._coordinates["blocks"]
-            num_equal = int(sketches.equal_rows(sketches.quantize(rows_DK)).sum())
+            is_equal_D = sketches.equal_rows(sketches.quantize(rows_DK))
+            num_equal = int(is_equal_D.sum()) if self._settings.dim >= _DISTINCT_DIM else 0
             self._count_repeats("coordinates", len(rows_DK), sketches.inner(sketches.unit(rows_DK)), num_equal)
         is_used_V = self._is_token_used_V
         return Component(

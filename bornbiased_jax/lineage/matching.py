@@ -10,6 +10,7 @@ exact.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -35,6 +36,11 @@ Of ``reproduce power`` as it was committed from two processors: 0.109, 0.051 and
 _MARGIN = 4
 # Fewer neurons than this agree by chance too often for a fraction of them to say anything.
 _MIN_NEURONS = 32
+# Two matchings of any MLP agree on one neuron by chance, which of few neurons is a large fraction.
+_NARROWEST = 16
+# Correlation of the scores of neurons that neither matching pairs, beyond which one matching repeats the other: the
+# matrices of a neuron resemble each other in both models, as where down began as up.
+_ALIKE = 0.3
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -73,6 +79,8 @@ class Matching:
 def match_neurons(pairs: Sequence[NeuronPair], space: Space, shape: Shape) -> Matching:
     """Match all neurons of every pair of MLPs, each with one counterpart, on gate and, independently, on up and down.
 
+    MLPs that are narrow or of zeros take no part.
+
     Raises:
         EvidenceError: not all neurons are stored, or no MLPs correspond.
     """
@@ -80,6 +88,7 @@ def match_neurons(pairs: Sequence[NeuronPair], space: Space, shape: Shape) -> Ma
         raise EvidenceError("a model has no MLP, and so no neurons")
     agreeing, matched = Counter[int](), Counter[int]()
     terms: list[Term] = []
+    reasons: list[str] = []
     # Match each pair of MLPs twice, where all neurons are there.
     for pair in pairs:
         if len(pair.pairs) > 1:
@@ -91,11 +100,17 @@ def match_neurons(pairs: Sequence[NeuronPair], space: Space, shape: Shape) -> Ma
                     f"{mlp.stored:,} of {mlp.total:,} neurons stored: compare the checkpoints with --neurons all, or "
                     "fingerprints made with it"
                 )
-        scores = neuron_scores(neuron_units(base, space), neuron_units(suspect, space), shape)
-        num_agreeing, scores_KK = _match(scores, _are_first(base, space), _are_first(suspect, space))
+        try:
+            scores = neuron_scores(neuron_units(base, space), neuron_units(suspect, space), shape)
+            num_agreeing, scores_KK = _match(scores, _are_first(base, space), _are_first(suspect, space))
+        except EvidenceError as error:
+            reasons.append(str(error))
+            continue
         agreeing[pair.block] += num_agreeing
         matched[pair.block] += len(scores_KK)
         terms.append(Term(scores_KK, pair.block))
+    if not terms:
+        raise EvidenceError(reasons[0])
     if matched.total() < _MIN_NEURONS:
         raise EvidenceError(f"{matched.total()} neurons are too few to match")
     # Agreement by block, and over all neurons.
@@ -121,8 +136,8 @@ def _match(scores: NeuronScores, are_first_base: np.ndarray, are_first_suspect: 
     )
     # Neurons with numbers in both models, each of them once.
     first_nn, second_nn = scores.first[live], scores.second[live]
-    if min(first_nn.shape) < 2:
-        raise EvidenceError("fewer than two neurons have numbers")
+    if min(first_nn.shape) < _NARROWEST:
+        raise EvidenceError(f"{min(first_nn.shape)} neurons of an MLP are too few to match")
     if not first_nn.any() or not second_nn.any():
         raise EvidenceError("a part of the MLPs has no numbers that a seed decided: nothing to match on twice")
     base_K, suspect_K = scipy.optimize.linear_sum_assignment(first_nn, maximize=True)
@@ -130,4 +145,12 @@ def _match(scores: NeuronScores, are_first_base: np.ndarray, are_first_suspect: 
     partner_n = np.full(len(first_nn), -1)
     rows_K, columns_K = scipy.optimize.linear_sum_assignment(second_nn, maximize=True)
     partner_n[rows_K] = columns_K
-    return int((partner_n[base_K] == suspect_K).sum()), second_nn[np.ix_(base_K, suspect_K)]
+    num_agreeing, scores_KK = int((partner_n[base_K] == suspect_K).sum()), second_nn[np.ix_(base_K, suspect_K)]
+    # Two matchings tell something only where they are independent between unrelated neurons.
+    for scores_nn in (first_nn, second_nn):
+        scores_nn[base_K, suspect_K] = scores_nn[rows_K, columns_K] = scores_nn.mean()
+        scores_nn -= scores_nn.mean()
+    squares = float(np.vdot(first_nn, first_nn)) * float(np.vdot(second_nn, second_nn))
+    if float(np.vdot(first_nn, second_nn)) > _ALIKE * math.sqrt(squares):
+        raise EvidenceError("the matrices of a neuron resemble each other in both models: nothing to match on twice")
+    return num_agreeing, scores_KK

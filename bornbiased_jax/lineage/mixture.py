@@ -24,7 +24,8 @@ from bornbiased_jax.parameters import Axis
 
 ILL_CONDITIONED = 30.0
 """Above this condition number of the differences, single coefficients are poorly determined."""
-# Squared difference, relative to the squared norms, below which two float32 matrices are equal up to rounding.
+# Squared difference, relative to the squared norms, below which two float32 matrices are equal up to rounding; so are
+# differences that depend on each other, by the eigenvalues of their correlations.
 _ROUNDING = 1e-12
 # Rows that are compared at once, and neurons that are matched before the order of all of them is looked for.
 _ROWS, _FEW = 1024, 64
@@ -75,7 +76,7 @@ class Mixture:
         coefficients: one for each other model.
         residual: the fraction of the distance from B₀ that no combination explains, each matrix fitted by itself: 0
             for an exact merge, near 1 where the models have nothing to do with the suspect's difference.
-        condition_number: of the differences, each scaled to norm 1: 1 where they are orthogonal.
+        condition_number: of the differences, each scaled to norm 1: 1 where they are orthogonal, a million at most.
         num_tensors: matrices that were fitted.
         left_out: matrices that a model lacks or has in another shape.
         undone: labels of the suspect that were put back in order: "coordinates", "neurons of 4 MLPs".
@@ -169,7 +170,8 @@ def mixture(suspect: str, origin: str, bases: Sequence[Base]) -> Mixture:
         for k, model in enumerate(rest)
     )
     scale_K = np.sqrt(np.diagonal(total_MM)[1:])
-    condition_number = math.sqrt(np.linalg.cond(total_MM[1:, 1:] / np.outer(scale_K, scale_K)))
+    singular_K = np.linalg.svd(total_MM[1:, 1:] / np.outer(scale_K, scale_K), compute_uv=False)
+    condition_number = math.sqrt(singular_K[0] / max(singular_K[-1], _ROUNDING * singular_K[0]))
     return Mixture(
         origin,
         coefficients,
@@ -252,10 +254,11 @@ def _fit(inner_MM: np.ndarray) -> tuple[np.ndarray, float]:
     differs_K = np.diagonal(gram_KK) > 0.0
     if not differs_K.any():
         return coefficients_K, float(inner_MM[0, 0])
-    # Scaled to norm 1, so that small differences are not taken for dependent ones.
+    # Scaled to norm 1, so that small differences are not taken for dependent ones. Of those that are dependent up to
+    # rounding, each has its part.
     scale_K = np.sqrt(np.diagonal(gram_KK)[differs_K])
     correlations_KK = gram_KK[np.ix_(differs_K, differs_K)] / np.outer(scale_K, scale_K)
-    solution_K = np.linalg.lstsq(correlations_KK, target_K[differs_K] / scale_K)[0]
+    solution_K = np.linalg.lstsq(correlations_KK, target_K[differs_K] / scale_K, rcond=_ROUNDING)[0]
     coefficients_K[differs_K] = solution_K / scale_K
     explained = float(solution_K @ (target_K[differs_K] / scale_K))
     return coefficients_K, max(0.0, float(inner_MM[0, 0]) - explained)

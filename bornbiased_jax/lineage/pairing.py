@@ -20,6 +20,9 @@ import scipy
 from bornbiased_jax.lineage.fingerprints import Component, Neurons
 from bornbiased_jax.memoized import memoized
 
+# Pairs of unrelated blocks are about as far apart in any order.
+_REORDERED = 0.5
+
 Space = Literal["token", "coordinates"]
 """What the sketches of neurons are products with: the token table, or residual coordinates."""
 
@@ -191,8 +194,24 @@ def monotone_pairs(distance_LL: np.ndarray) -> list[tuple[int, int]]:
     return pairs[::-1]
 
 
+def reordered_pairs(distance_LL: np.ndarray) -> list[tuple[int, int]] | None:
+    """Pair rows with columns in any order, if that has less than half the total distance of pairs in order.
+
+    Example:
+        >>> reordered_pairs(np.array([[9, 9, 0.0], [9, 0.0, 9], [0.0, 9, 9]]))
+        [(0, 2), (1, 1), (2, 0)]
+    """
+    rows, columns = scipy.optimize.linear_sum_assignment(distance_LL)
+    in_order = sum(distance_LL[pair] for pair in monotone_pairs(distance_LL))
+    if distance_LL[rows, columns].sum() < _REORDERED * in_order:
+        return list(zip(rows.tolist(), columns.tolist(), strict=True))
+    return None
+
+
 def pair_blocks(base: Component, suspect: Component, *, tokens_only: bool = False) -> list[BlockPair]:
-    """Pair blocks of two models of any depth, in order; ``tokens_only`` looks at no residual coordinate.
+    """Pair blocks of two models of any depth, in order unless they clearly stand in another one.
+
+    ``tokens_only`` looks at no residual coordinate.
 
     Returns:
         As many pairs as the shallower model has blocks with an MLP; without MLPs as it has blocks with heads, or else
@@ -201,9 +220,13 @@ def pair_blocks(base: Component, suspect: Component, *, tokens_only: bool = Fals
     base_blocks, suspect_blocks = by_block(base), by_block(suspect)
     if not base_blocks or not suspect_blocks:
         return _pair_by_heads(base, suspect)
-    distance_LL = _distances(list(base_blocks.values()), list(suspect_blocks.values()), tokens_only=tokens_only)
+    blocks = list(base_blocks.values()), list(suspect_blocks.values())
+    by_tokens_LL = _distances(*blocks, tokens_only=True)
+    distance_LL = by_tokens_LL if tokens_only else _distances(*blocks, tokens_only=False)
+    # In rotated models tokens alone show another order.
+    pairs = reordered_pairs(distance_LL) or reordered_pairs(by_tokens_LL) or monotone_pairs(distance_LL)
     base_numbers, suspect_numbers = list(base_blocks), list(suspect_blocks)
-    return [BlockPair(base_numbers[row], suspect_numbers[column]) for row, column in monotone_pairs(distance_LL)]
+    return [BlockPair(base_numbers[row], suspect_numbers[column]) for row, column in pairs]
 
 
 def _pair_by_heads(base: Component, suspect: Component) -> list[BlockPair]:
@@ -217,7 +240,8 @@ def _pair_by_heads(base: Component, suspect: Component) -> list[BlockPair]:
     for component in (base, suspect):
         parts = [(unit_rows(heads.query_key), unit_rows(heads.value_output)) for heads in component.heads]
         sums.append(np.stack([np.concatenate([rows.mean(axis=0) for rows in pair]) for pair in parts]))
-    pairs = monotone_pairs(scipy.spatial.distance.cdist(*sums, "sqeuclidean"))
+    distance_LL = scipy.spatial.distance.cdist(*sums, "sqeuclidean")
+    pairs = reordered_pairs(distance_LL) or monotone_pairs(distance_LL)
     return [BlockPair(base.heads[row].block, suspect.heads[column].block) for row, column in pairs]
 
 

@@ -56,7 +56,13 @@ def permuted_labels(scores_nn: np.ndarray, is_live_n: np.ndarray, period: int | 
 
 
 def _labels(size: int, period: int | None) -> np.ndarray:
-    """Return which places have each label: [n, R] with a row for each label of a repeat, one for each place without."""
+    """Return which places have each label: [n, R] with a row for each label of a repeat, one for each place without.
+
+    Raises:
+        EvidenceError: a repeat is one label, as where every label resembles the next one.
+    """
+    if period == 1:
+        raise EvidenceError("in both models every label resembles the next one, so that none can be permuted")
     period = max(1, size) if period is None or size < period else period
     return np.arange(size // period * period).reshape(-1, period).T
 

@@ -23,6 +23,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.blockwise import ProbeOutputs, probe_outputs
 from bornbiased_jax.lineage.fingerprints import TensorRecord
 from bornbiased_jax.lineage.sheet_sample import Sample, is_block_matrix
+from bornbiased_jax.lineage.sketches import scaled_down
 from bornbiased_jax.lineage.spectra import MATRICES, SPECTRA, attention_factors, product_spectra, singular_values
 from bornbiased_jax.text import load_tokenizer
 from bornbiased_jax.text.bpe import LibraryTokenizer
@@ -139,11 +140,13 @@ def read_model(
             reading.stds[role.path] = float(tensor.std()) if record is None else record.std
         if is_vector:
             reading.vectors[role.path] = tensor.reshape(-1).astype(np.float64)
+        # Spectra are compared by cosines, which no power of two changes: float32 holds no squares of large numbers.
+        matrix = scaled_down(tensor, 1.0) if has_spectrum or has_product else tensor
         if has_spectrum:
-            reading.spectra[role.path] = singular_values(tensor)
+            reading.spectra[role.path] = singular_values(matrix)
         if has_product:
             # Blocks follow one another: of each the products, once its four matrices are there.
-            attention = {**(attention if role.block == block else {}), role.group: tensor}
+            attention = {**(attention if role.block == block else {}), role.group: matrix}
             block = role.block
             if attention.keys() >= set(MATRICES):
                 for key, values in _product_spectra(source, attention).items():

@@ -13,6 +13,7 @@ from scipy import linalg
 
 from bornbiased_jax.lineage.sheet_reading import CONFIG, ConfigValues, Labels, SheetReading, TokenVocabulary, VectorPair
 from bornbiased_jax.lineage.sheet_sample import WIDEST
+from bornbiased_jax.lineage.sketches import scaled_down
 from bornbiased_jax.lineage.spectra import MATRICES, SPECTRA, assigned_cosine
 
 NORM_SCALES = Path(__file__).with_name("synthetic_norm_scales.json")
@@ -26,7 +27,8 @@ _WIDEST_TABLE = 4096
 
 def measure(base: SheetReading, suspect: SheetReading) -> dict[str, Value]:
     """Compute every statistic of a pair by its key."""
-    spectra = _mean(_cosine, list(_shared(base.spectra, suspect.spectra).values()))
+    spectra = list(_shared(base.spectra, suspect.spectra).values())
+    no_spectra = "matrices of zeros" if spectra else f"no matrices of one shape, with a side up to {WIDEST:,}, in both"
     # In words of this package where it runs both models, else in those of their files.
     fields = compared_settings(base, suspect) or compared_files(base, suspect)
     equal_settings = None if fields is None else fields.fraction
@@ -35,8 +37,8 @@ def measure(base: SheetReading, suspect: SheetReading) -> dict[str, Value]:
         **_token_values(base.vocabulary, suspect.vocabulary),
         **_embedding_statistics(base, suspect),
         **_output_statistics(base, suspect),
-        "std_profile": _or(_profile(base.stds, suspect.stds), "fewer than three matrices of attention in both"),
-        "spectra": _or(spectra, f"no matrices of one shape, with a side up to {WIDEST:,}, in both"),
+        "std_profile": _profile(base.stds, suspect.stds),
+        "spectra": _or(_mean(_cosine, spectra), no_spectra),
         "equal_tensors": _equal_fraction(base.digests, suspect.digests),
         "equal_settings": _or(equal_settings, f"not both models have a {CONFIG}, or fields in common"),
         **{key: _assigned(base.products[key], suspect.products[key]) for key in SPECTRA},
@@ -192,11 +194,12 @@ def _mean(statistic: Callable[[np.ndarray, np.ndarray], float | None], pairs: Se
     return float(np.mean(defined)) if defined else None
 
 
-def _profile(base: Mapping[str, float], suspect: Mapping[str, float]) -> float | None:
+def _profile(base: Mapping[str, float], suspect: Mapping[str, float]) -> Value:
     paths = sorted(base.keys() & suspect.keys())
     if len(paths) < 3:
-        return None
-    return _correlation(*(np.array([stds[path] for path in paths]) for stds in (base, suspect)))
+        return "fewer than three matrices of attention in both"
+    correlation = _correlation(*(np.array([stds[path] for path in paths]) for stds in (base, suspect)))
+    return _or(correlation, "matrices of one standard deviation")
 
 
 def _equal_fraction(base: Mapping[str, str], suspect: Mapping[str, str]) -> Value:
@@ -315,6 +318,8 @@ def _output_statistics(base: SheetReading, suspect: SheetReading) -> dict[str, V
             return dict.fromkeys(keys, "this package does not run both models")
         is_one_size = base.settings["vocab_size"] == suspect.settings["vocab_size"]
         return dict.fromkeys(keys, "more memory than was free" if is_one_size else "vocabularies of two sizes")
+    if not all(np.isfinite(features_PN).all() for model in (first, second) for features_PN in model):
+        return dict.fromkeys(keys, "outputs beyond what float32 holds")
     undefined = "outputs that are the same at every position"
     return {
         "cka_hidden": _or(_linear_cka(first.middle_PD, second.middle_PD), undefined),
@@ -327,6 +332,6 @@ def _linear_cka(*features: np.ndarray) -> float | None:
     """Compute linear CKA of two models' features, [P, D] each: the cosine of centered Grams over positions."""
     grams = []
     for features_PD in features:
-        centered_PD = features_PD - features_PD.mean(axis=0)
+        centered_PD = scaled_down(features_PD - features_PD.mean(axis=0))
         grams.append((centered_PD @ centered_PD.T).astype(np.float64).reshape(-1))
     return _cosine(*grams)

@@ -31,6 +31,8 @@ LEAST_P = 10.0**_LEAST_LOG10
 # From here on a decimal fraction has more zeros than anybody counts.
 _DECIMAL_LOG10 = -4.5
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+# Outputs of fewer coordinates are not compared.
+_MIN_COORDINATES = 3
 # What unrelated models reach this rarely is not nothing, though a verdict may need more.
 _WEAK_LOG10 = -2.0
 
@@ -232,12 +234,14 @@ def unfit(base_ND: np.ndarray, suspect_ND: np.ndarray, *, min_inputs: int) -> st
             f"the widths differ ({base_ND.shape[1]} and {suspect_ND.shape[1]}): "
             "no coordinate of one model corresponds to one of the other"
         )
+    if base_ND.shape[1] < _MIN_COORDINATES:
+        return f"{base_ND.shape[1]} coordinates are too few: this test needs at least {_MIN_COORDINATES}"
     if len(base_ND) < min_inputs:
         return f"{len(base_ND)} inputs are too few: this test needs at least {min_inputs}"
     # Constant outputs have no ranks.
     for name, outputs_ND in (("base", base_ND), ("suspect", suspect_ND)):
-        if len(varying(outputs_ND)) < 3:
-            return f"the {name} gives constant outputs: fewer than 3 coordinates vary over the inputs"
+        if len(varying(outputs_ND)) < _MIN_COORDINATES:
+            return f"the {name} gives constant outputs: fewer than {_MIN_COORDINATES} coordinates vary over the inputs"
     return None
 
 

@@ -103,7 +103,7 @@ def auto_verdict(
             "do; coordinates may agree because of the embeddings alone.",
         )
     if kinds:
-        notes.insert(0, f"Agreement shows in {' and '.join(map(place, kinds))} alone, and in no other kind of matrix.")
+        notes.insert(0, f"Agreement shows in {_alone(kinds, comparison)}.")
     detail = {
         **_evidence_keys(comparison, deciding, decision, null, has_strings=_token_labels(base) == "strings"),
         "components": rows,
@@ -201,8 +201,8 @@ def _decide(
     if best is not None and comparison.is_significant(best.log10_adjusted):
         if is_without_seed(comparison):
             reason = (
-                f"the models agree in {' and '.join(map(place, kinds))} alone, and in no other kind of matrix: a "
-                "structure that both were given without a seed, or a table that both took from elsewhere, would do that"
+                f"the models agree in {_alone(kinds, comparison)}: a structure that both were given without a seed, or "
+                "a table that both took from elsewhere, would do that"
             )
             return "undefined", reason, best
         # A part is named where the whole by itself does not agree.
@@ -246,19 +246,30 @@ def _kinds_alone(comparison: WeightsComparison) -> list[str]:
         # The language model, the vision tower …, each by itself.
         prefix = f"{name}/" if number else ""
         others = tuple(f"{other}/" for other in comparison.components[1:] if other != name)
-        components, kinds = (
+        components, kinds, measured = (
             {text.removeprefix(prefix) for text in texts if text.startswith(prefix) and not text.startswith(others)}
-            for texts in ([cell.component for cell in agreeing], comparison.kinds)
+            for texts in (
+                [cell.component for cell in agreeing],
+                comparison.kinds,
+                [cell.component for cell in comparison.cells],
+            )
         )
         if not components:
             continue
-        few = sorted(components & {*kinds, *TABLES})
+        tables = measured & {*TABLES}
+        few = sorted(components & (kinds | tables))
         # Blocks as a whole may agree where no kind of matrix does by itself.
         is_whole = not components & kinds and "blocks" in components
-        if not few or is_whole or len(kinds) < _MANY_KINDS:
+        if not few or is_whole or len(kinds | tables) < _MANY_KINDS:
             return []
         alone += [prefix + kind for kind in few]
     return alone if len(alone) <= _FEW_KINDS else []
+
+
+def _alone(kinds: Sequence[str], comparison: WeightsComparison) -> str:
+    """Name the kinds that agree, and which others do not."""
+    others = " that is evidence" if comparison.left_out else ""
+    return f"{' and '.join(map(place, kinds))} alone, and in no other kind of matrix{others}"
 
 
 def _is_copied(comparison: WeightsComparison, kinds: Sequence[str]) -> bool:

@@ -159,6 +159,10 @@ def test_what_phi_is_not_defined_for():
                         (CFG.replace(num_layers=2), "blocks"), (CFG.replace(mlp=False), "without an MLP")):  # fmt: skip
         score = phi_u(CFG, a, other, initial(other, 1))
         assert score.value is None and score.same is None and word in score.reason
+    for width in (1, 2):
+        narrow = CFG.replace(d_ff=width)
+        score = phi_u(narrow, initial(narrow, 0), narrow, initial(narrow, 1))
+        assert score.value is None and score.reason == "fewer than three hidden units have no order to test"
 
 
 def unbiased_hsic(k_nn, l_nn):

@@ -287,12 +287,28 @@ def test_copies_of_a_neuron_are_matched_once():
     pair = unrelated_pair(lambda arrays, seed: take(arrays, np.random.default_rng(seed).integers(0, 2, 128)))
     verdict = quick(*(printed(*model) for model in pair))
     assert verdict.verdict == "unrelated", verdict.reason
-    assert "Neurons were not matched: 8 neurons are too few to match." in verdict.notes
+    assert "Neurons were not matched: 2 neurons of an MLP are too few to match." in verdict.notes
     # A model of doubled width in another order has every neuron of its base.
     (cfg, arrays), (_, doubled) = drawn(1), drawn(1)
     take(doubled, np.random.default_rng(0).permutation(np.tile(np.arange(128), 2)))
     doubled["blocks/mlp/down/kernel"] /= 2
     assert quick(printed(cfg, arrays), printed(cfg.replace(d_ff=256), doubled)).detail["agreement"] == 1.0
+
+
+def test_neurons_whose_matrices_resemble_each_other_are_not_matched():
+    """Of models in which down began as up, both matchings pair unrelated neurons alike: 25% of them, above 20%."""
+
+    def tie(arrays, _seed):
+        arrays["blocks/mlp/down/kernel"] *= 0.1
+        arrays["blocks/mlp/down/kernel"] += arrays["blocks/mlp/up/kernel"].swapaxes(1, 2)
+
+    pair = unrelated_pair(tie, "gpt2-tiny")
+    verdict = quick(*(printed(*model) for model in pair))
+    assert verdict.verdict == "unrelated", verdict.reason
+    reason = "the matrices of a neuron resemble each other in both models: nothing to match on twice"
+    assert f"Neurons were not matched: {reason}." in verdict.notes
+    # One such model alone leaves the matchings independent.
+    assert quick(printed(*pair[0]), printed(*drawn(2, "gpt2-tiny"))).detail["agreement"] < 0.05
 
 
 def test_a_mask_that_both_were_pruned_by_is_no_evidence():
@@ -471,6 +487,18 @@ def test_structure_in_neurons_and_heads_is_left_out_of_their_evidence(kinds):
         assert z_of(result, RAW_NEURONS) > 30 and z_of(result, TOKEN_NEURONS) > 30
 
 
+def test_matrices_that_were_left_out_are_not_said_to_disagree():
+    """Of a model whose blocks all begin near the identity, tables are all that a copy has in common with it."""
+    cfg, arrays = drawn(1)
+    for path, leaf in arrays.items():
+        if path.startswith("blocks/") and path.endswith("kernel"):
+            leaf += 0.3 * np.eye(*leaf.shape[1:], dtype=np.float32)
+    verdict = quick(printed(cfg, arrays), tuned(cfg, arrays))
+    alone = "embedding and head alone, and in no other kind of matrix that is evidence"
+    assert verdict.verdict == "undefined" and alone in verdict.reason
+    assert f"Agreement shows in {alone}." in verdict.notes
+
+
 ANGLES_VP = np.arange(512)[:, None] * 10_000.0 ** (-np.arange(32) / 32)
 WAVES_VD = 0.02 * np.concatenate([np.sin(ANGLES_VP), np.cos(ANGLES_VP)], axis=1).astype(np.float32)
 # Tables that begin as one formula of the token number, and were trained since; one random matrix.
@@ -516,6 +544,17 @@ def positions_of(layout):
         if layout != "grid":
             table = np.concatenate([np.zeros((1, 64)), table])
     return table.astype(np.float32)
+
+
+def test_positions_that_alone_agree_decide_nothing_in_models_of_mlps():
+    """Blocks without attention have two kinds of matrices: with the tables there are enough that do not agree."""
+
+    def add(arrays, _seed):
+        arrays["positions/embedding"] += positions_of("unknown")
+
+    pair = unrelated_pair(add, "gpt2-tiny", max_seq_len=128, positions="learned", attention=False)
+    verdict = quick(*(printed(*model) for model in pair))
+    assert verdict.verdict == "undefined" and "agree in positions alone" in verdict.reason
 
 
 @pytest.mark.parametrize("layout", POSITIONS)

@@ -1,5 +1,6 @@
 """Evidence of two fingerprints: calibrated on unrelated sketches, bounds never below exact p, labels that leave."""
 
+import dataclasses
 import math
 from types import SimpleNamespace
 
@@ -159,6 +160,17 @@ def test_shards_repeated_in_both_are_permuted_jointly():
     np.testing.assert_array_equal(permuted_labels(scores_nn, np.ones(12, bool), 4), summed_nn)
 
 
+def test_labels_that_all_resemble_the_next_one_are_told_from_labels_without_numbers():
+    """As of smooth weights, which repeat at the period 1."""
+    sketches = [vectors(np.random.default_rng(0), 24)]
+    for permuted in (
+        lambda: coordinate_terms(sketches, sketches, 1),
+        lambda: neuron_terms([NeuronPair(1, ((mlp(1), mlp(2)),))], "token", GATED, lambda _total: 1),
+    ):
+        with pytest.raises(EvidenceError, match="every label resembles the next one"):
+            permuted()
+
+
 def test_matching_finds_permuted_neurons_and_not_unrelated_ones():
     base = mlp(1, 96)
     order = np.random.default_rng(0).permutation(96)
@@ -168,6 +180,30 @@ def test_matching_finds_permuted_neurons_and_not_unrelated_ones():
     assert match_neurons([NeuronPair(1, ((base, mlp(2, 96)),))], "token", GATED).agreement < 0.1
     with pytest.raises(EvidenceError, match=r"96 of 11,008 neurons stored"):
         match_neurons([NeuronPair(1, ((base, mlp(2, 96, total=11_008)),))], "token", GATED)
+
+
+def test_narrow_mlps_have_no_part_in_a_matching():
+    """Of two neurons both matchings pair all alike in half of the cases: in 16 blocks that exceeded any threshold."""
+    pairs = [NeuronPair(block, ((mlp(block, 2), mlp(100 + block, 2)),)) for block in range(1, 17)]
+    with pytest.raises(EvidenceError, match="2 neurons of an MLP are too few to match"):
+        match_neurons(pairs, "token", GATED)
+    wide = NeuronPair(17, ((mlp(17, 48), mlp(18, 48)),))
+    assert match_neurons([*pairs, wide], "token", GATED).by_block.keys() == {17}
+
+
+def test_an_mlp_of_zeros_leaves_the_others_matched():
+    """Pruning by blocks empties an MLP of both models; the other neurons were permuted."""
+    order = np.random.default_rng(0).permutation(48)
+    first, second = mlp(1), mlp(2)
+    empty = dataclasses.replace(
+        second,
+        **{
+            space: {name: np.zeros_like(rows) for name, rows in getattr(second, space).items()}
+            for space in ("token", "coordinates")
+        },
+    )
+    pairs = [NeuronPair(1, ((empty, empty),)), NeuronPair(2, ((first, reordered(first, order)),))]
+    assert match_neurons(pairs, "token", GATED).agreement == 1.0
 
 
 def test_blocks_pair_in_order():

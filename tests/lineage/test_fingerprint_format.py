@@ -90,6 +90,15 @@ def test_shards_of_one_draw_are_reported():
     assert noisy.num_equal == 0 and noisy.z_by_period[4] > 10
 
 
+def test_short_sketches_of_different_coordinates_are_not_counted_as_equal():
+    """Of two numbers in 8 bits there are some hundred directions, which many of 128 coordinates share."""
+    cfg = preset("llama-tiny", num_layers=1)
+    for dim in (2, 16):
+        made = fingerprint(source((cfg, init_seed(cfg, 1))), Settings(dim=dim))
+        (coordinates,) = [repeats for repeats in made.repeats if repeats.labels == "coordinates"]
+        assert coordinates.num_equal == 0
+
+
 def test_equal_rows_are_found_beyond_their_beginning():
     rows = np.random.default_rng(0).standard_normal((6, 200)).astype(np.float32)
     rows[4] = rows[1]

@@ -136,6 +136,21 @@ def test_nearly_equal_directions_are_said_and_equal_ones_refused(folder, tmp_pat
         fit(folder, "merge", bases=("first", "base"))
 
 
+def test_exactly_dependent_directions_split_the_coefficient_and_give_finite_json(folder, tmp_path):
+    """Numbers with few digits, of which a difference and its double are exact: the correlations are singular."""
+    draws = np.random.default_rng(8)
+    base = {path: np.round(512 * np.asarray(leaf)) / 512 for path, leaf in flatten(init_seed(CFG, 1)).items()}
+    first = {path: draws.integers(-4, 5, leaf.shape).astype(np.float32) / 512 for path, leaf in base.items()}
+    for name, weight in {"origin": 0.0, "half": 0.5, "one": 1.0, "two": 2.0}.items():
+        export_hugging_face(CFG, unflatten(combined((1.0, base), (weight, first))), tmp_path / name)
+    places = [str(tmp_path / name) for name in ("half", "one", "two")]
+    scan = results.scan(*places, mixture_base=str(tmp_path / "origin"))
+    assert json.loads(json.dumps(scan.to_json(), allow_nan=False))["condition_number"] == pytest.approx(1e6)
+    assert "poorly determined" in " ".join(scan.summary())
+    # Each direction, at unit length, has its part of the way.
+    assert [row.coefficient for row in scan.mixture.coefficients] == pytest.approx([0.25, 0.125])
+
+
 def test_matrices_of_another_shape_are_left_out_and_another_architecture_is_refused(folder):
     longer = SMALL.replace("vocab_size=128", "vocab_size=144")
     result = mixture(f"seed:4@{longer}", str(folder / "base"), [Base("first", str(folder / "first"))])

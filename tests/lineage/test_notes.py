@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 from bornbiased_jax.checkpoints import Checkpoint, export_hugging_face
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.config import preset
-from bornbiased_jax.derive import damage
+from bornbiased_jax.derive import damage, symmetries
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage import weights_verdict
 from bornbiased_jax.lineage.battery import ALL, ComponentTest, Options, compare_weights
@@ -96,6 +96,17 @@ def test_dropped_and_foreign_blocks_are_told_apart():
     assert notes_of(verdict, "Without a block of the suspect that they agree with: the base's block 2.")
     drawn = Lineage("base", "suspect", verdict).figures()["blocks"].figure.axes[0]
     assert [label.get_text() for label in drawn.get_yticklabels()] == ["1 – 1", "3 – 2", "2 – none"]
+
+
+def test_blocks_in_another_order_are_paired_also_in_a_rotated_copy():
+    """No evidence but that of tokens sees through a rotation, and it needs blocks that correspond."""
+    reversed_blocks = damage.keep_blocks(CFG, noisy(BASE), [3, 2, 1])
+    for cfg, params in (reversed_blocks, symmetries.rotate(*reversed_blocks, symmetries.random_rotation(CFG, 4))):
+        verdict = verdict_on(cfg, params)
+        assert verdict.verdict == "same-lineage" and verdict.detail["blocks"] == [[1, 3], [2, 2], [3, 1]]
+        assert notes_of(verdict, "Corresponding blocks, base – suspect: block 2 of either, 1 – 3, 3 – 1.")
+    unrelated = verdict_on(CFG, init_seed(CFG, 2))
+    assert unrelated.verdict == "unrelated" and unrelated.detail["blocks"] == [[1, 1], [2, 2], [3, 3]]
 
 
 def test_blocks_that_correspond_by_number_are_not_listed():

@@ -143,6 +143,26 @@ def test_identity_comes_first(base):
     assert verdict.detail["identical_weights"] is False
 
 
+def test_outputs_of_few_different_inputs_are_no_identity(base):
+    """A model with one coordinate gives little but a sign, which two unrelated ones may have in common or opposed."""
+    sign_N1 = np.where(np.arange(60) % 2, 1.0, -1.0).astype(np.float32)[:, None]
+    draws = np.random.default_rng(0)
+    three_N2 = draws.standard_normal((3, 2)).astype(np.float32)[np.arange(60) % 3]
+    for outputs_ND, others in ((sign_N1, (sign_N1, -sign_N1)), (three_N2, (three_N2[:, ::-1], -three_N2))):
+        first = dataclasses.replace(base, outputs_ND=outputs_ND)
+        for other_ND in others:
+            second = dataclasses.replace(base, outputs_ND=other_ND, weights_digest="", tensor_digests={})
+            verdict = compare(first, dataclasses.replace(second, value_digests={}))
+            assert verdict.verdict == "undefined", verdict.reason
+    # As many different outputs in two coordinates are found in another order.
+    many_N2 = draws.standard_normal((60, 2)).astype(np.float32)
+    found = compare(
+        dataclasses.replace(base, outputs_ND=many_N2),
+        dataclasses.replace(base, outputs_ND=many_N2[:, ::-1], weights_digest="", tensor_digests={}, value_digests={}),
+    )
+    assert found.verdict == "same-lineage" and "relabeled" in found.reason
+
+
 @pytest.mark.slow
 def test_other_inputs_and_layers_are_refused(base):
     with pytest.raises(InputError, match="different inputs"):

@@ -64,7 +64,8 @@ def test_undefined_with_its_reason():
     constant = np.ones_like(good)
     cases = {
         "widths differ": (good, good[:, :19]),
-        "too few": (good[:2], good[:2]),
+        "2 inputs are too few": (good[:2], good[:2]),
+        "2 coordinates are too few": (good[:, :2], good[:, :2]),
         "base gives constant": (constant, good),
         "suspect gives constant": (good, constant),
         "labelings": (good[:, :4], good[:, :4]),

@@ -4,6 +4,7 @@ import dataclasses
 import json
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 
@@ -173,6 +174,35 @@ def test_synthetic_norm_scales_of_two_releases_show_why_a_cosine_of_99_percent_i
     assert row.ranges[SYNTHETIC][0] == cosines["norm_cosine"]
     assert min(quantiles[0] for quantiles in row.ranges.values()) < 0.992 and row.place is None
     assert "a variation by a tenth gives 0.99" in STATISTICS["norm_cosine"].worth
+
+
+@pytest.mark.parametrize("factor", [1e25, 0.0])
+def test_weights_without_squares_in_float32_have_finite_statistics_or_the_reason(factor, recwarn):
+    """Products of large numbers overflow, and those of zeros have no direction."""
+    params = descend(CFG, 1)[1]
+    large = Checkpoint.from_params(CFG, jax.tree.map(lambda leaf: np.float32(factor) * np.asarray(leaf), params))
+    model = reader((CFG, params))
+    records = [{record.path: record for record in fingerprint(NativeRoles(each)).tensors} for each in (model, large)]
+    models = (model, large)
+    rows = evidence_sheet(*map(NativeRoles, models), models, tuple(records)).rows
+    assert not recwarn.list and all(row.value is None or np.isfinite(row.value) for row in rows)
+    by_key = {row.key: row for row in rows}
+    if factor:
+        assert by_key["spectra"].value == pytest.approx(1) and by_key["std_profile"].value == pytest.approx(1)
+    else:
+        assert by_key["spectra"].reason == "matrices of zeros"
+        assert by_key["std_profile"].reason == "matrices of one standard deviation"
+
+
+def test_outputs_that_overflow_have_no_statistics():
+    """Equal next tokens of two models without numbers would be a coincidence of their NaN."""
+    model = untrained(CFG, 1)
+    reading = read_model(NativeRoles(model), model, probe_ids(model, model))
+    broken = dataclasses.replace(
+        reading, outputs=reading.outputs._replace(logits_PV=np.full_like(reading.outputs.logits_PV, np.nan))
+    )
+    values = measure(broken, broken)
+    assert values["output_agreement"] == values["cka"] == values["cka_hidden"] == "outputs beyond what float32 holds"
 
 
 @pytest.mark.slow
