@@ -137,7 +137,7 @@ def _equal_checkpoints(copies: Copies) -> list[Finding]:
         if are_initial and len(seeds) < 2:
             text = f"{listed(names)} are one initialization: {content}. These runs differ in something else."
             findings.append(Finding("shared-birth", tuple(names), text))
-        elif sorted((label.run, label.step) for label in labels) == [(labels[0].run, 0), (labels[0].run, 1)]:
+        elif len(names) == 2 and {*labels} == {Label(labels[0].run, step) for step in (0, 1)}:
             text = f"{listed(names)} hold {content}: a first step at a learning rate of 0, as of a warmup from 0, does "
             text += "that. Where the schedule begins above 0, one of the two is a copy."
             findings.append(Finding("idle-step", tuple(names), text))
