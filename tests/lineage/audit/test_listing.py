@@ -158,6 +158,7 @@ def test_labels():
 def test_files_that_hold_weights():
     assert is_weights("pytorch_model-00001-of-00002.bin") and is_weights("sub/model.safetensors")
     assert not is_weights("training_args.bin") and not is_weights("optimizer.pt") and not is_weights("tokenizer.json")
+    assert not is_weights("global_step5/zero_pp_rank_0_mp_rank_00_optim_states.pt") and not is_weights("sampler.bin")
 
 
 @pytest.mark.parametrize(
