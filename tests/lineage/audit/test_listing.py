@@ -173,6 +173,7 @@ def test_files_that_hold_weights():
         (["iter_0001000", "iter_0002000"], ""),
         (["llama-2-7b/step100", "llama-2-7b/step200"], "llama-2-7b"),
         (["epoch=0-step=10", "epoch=1-step=20"], ""),
+        (["step1_sft/checkpoint-500", "step1_sft/checkpoint-1000"], "step1_sft"),
     ],
 )  # fmt: skip
 def test_counters_that_grow_with_the_step_name_no_run(names, run_name):
