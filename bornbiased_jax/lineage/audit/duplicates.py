@@ -48,10 +48,11 @@ def find_copies(copies: Copies, reported: Iterable[Finding] = ()) -> list[Findin
         reported: findings that say of pairs what they share: their parts are not listed again.
     """
     complete = _equal_checkpoints(copies) + _stale_aliases(copies)
-    covered = {
-        frozenset(pair) for finding in (*complete, *reported) for pair in itertools.combinations(finding.subjects, 2)
-    }
-    return complete + _parts(copies, covered)
+    findings_of: defaultdict[str, set[int]] = defaultdict(set)
+    for number, finding in enumerate((*complete, *reported)):
+        for name in finding.subjects:
+            findings_of[name].add(number)
+    return complete + _parts(copies, findings_of)
 
 
 def find_near_copies(
@@ -166,8 +167,8 @@ def _stale_aliases(copies: Copies) -> list[Finding]:
     return findings
 
 
-def _parts(copies: Copies, covered: set[frozenset[str]]) -> list[Finding]:
-    """Find checkpoints that share some parts and not all.
+def _parts(copies: Copies, findings_of: defaultdict[str, set[int]]) -> list[Finding]:
+    """Find checkpoints that share some parts and not all, but for pairs that have a finding in common already.
 
     No evidence is a part that is frozen in its run, that every checkpoint has, or that several runs keep frozen. What
     initializations alone share (a table drawn once for all) is information, and so is what the only two checkpoints of
@@ -192,10 +193,10 @@ def _parts(copies: Copies, covered: set[frozenset[str]]) -> list[Finding]:
         if len(representatives) >= 2 and any(key == name for key, name in representatives.items()):
             shared[tuple(representatives.values())].append(copies.part_name(*next(iter(part_by_name.items()))))
     num_members = Counter(copies.labels[name].run for name, parts in copies.digests.items() if parts)
-    # One finding a group, but for pairs that other findings cover.
+    # One finding a group.
     findings = []
     for names, common in shared.items():
-        if all(frozenset(pair) in covered for pair in itertools.combinations(names, 2)):
+        if all(findings_of[first] & findings_of[second] for first, second in itertools.combinations(names, 2)):
             continue
         total = max(len(copies.digests[name]) for name in names)
         # Parts that further checkpoints hold too are shared all the same.

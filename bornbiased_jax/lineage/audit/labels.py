@@ -17,7 +17,7 @@ _STEP = re.compile(rf"(?:global[-_]?)?{_WORD}(?P<step>\d+)(?P<unit>[km](?![a-z])
 _UNITS = {"": 1, "k": 1_000, "m": 1_000_000}
 # What grows with the step and names no run: "tokens4B", "consumed_samples=256", "val_loss=2.1"; after a step "-105b".
 _COUNTERS = re.compile(
-    r"[-_]*(?:tokens|consumed[-_]samples|samples|(?:reduced[-_])?(?:(?:train|val|eval)[-_])?loss|epoch)[-_=]?"
+    r"(?<![-_])[-_]*(?:tokens|consumed[-_]samples|samples|(?:reduced[-_])?(?:(?:train|val|eval)[-_])?loss|epoch)[-_=]?"
     r"\d+(?:\.\d+)?(?:e[-+]?\d+)?[kmbt]?(?![a-z0-9])"
     rf"|(?P<step>{_WORD}\d+[km]?)[-_]\d+(?:\.\d+)?[bt](?![a-z0-9])",
     re.IGNORECASE,

@@ -182,6 +182,12 @@ def test_counters_that_grow_with_the_step_name_no_run(names, run_name):
     assert len({label.step for label in labels}) == len(names)
 
 
+def test_a_name_of_separators_alone_is_read_at_once():
+    """Each separator was taken for the start of a counter, which is minutes for as many."""
+    name = "-" * 200_000
+    assert read_label(name) == (name, None)
+
+
 def test_steps_in_thousands():
     assert read_label("model-step-50K-105b").step == 50_000 and read_label("step-2M").step == 2_000_000
     assert at_step("model-step-50K-105b", 50_000, 60_000) == "model-step-60K"
