@@ -47,6 +47,7 @@ def find_copies(copies: Copies, reported: Iterable[Finding] = ()) -> list[Findin
         copies: where to look.
         reported: findings that say of pairs what they share: their parts are not listed again.
     """
+    copies = dataclasses.replace(copies, aliases=[*copies.aliases, *_final_models(copies)])
     complete = _equal_checkpoints(copies) + _stale_aliases(copies)
     findings_of: defaultdict[str, set[int]] = defaultdict(set)
     for number, finding in enumerate((*complete, *reported)):
@@ -146,6 +147,16 @@ def _equal_checkpoints(copies: Copies) -> list[Finding]:
             claim = ", though their records name different seeds" if are_initial else ""
             findings.append(Finding("duplicate", tuple(names), f"{listed(names)} hold {content}{claim}."))
     return findings
+
+
+def _final_models(copies: Copies) -> list[str]:
+    """Return the names without a step, each that of a run, which hold what the run's last step does."""
+    runs = by_run(copies.labels)
+    return [
+        name
+        for name, (run, step) in copies.labels.items()
+        if step is None and run in runs and copies.digests[name] == copies.digests[runs[run][max(runs[run])]]
+    ]
 
 
 def _stale_aliases(copies: Copies) -> list[Finding]:
