@@ -58,6 +58,8 @@ DistributionKind = Literal["normal", "truncated2", "truncated3", "uniform", "ort
 Structure = Literal["none", "balanced", "centered", "mirrored", "repeated"]
 KINDS: tuple[DistributionKind, ...] = get_args(DistributionKind)
 DEFAULT_STD = 0.02
+# Weights are float32.
+_MAX_STD = 1e38
 
 
 class Dimensions(NamedTuple):
@@ -316,8 +318,10 @@ def parse_rule(group: str, text: str) -> Rule:
     except ValueError:
         rules = ", ".join(STD_RULES)
         raise InputError(f"{where}: {scale!r} is neither a number nor a rule: choose from {rules}") from None
-    if not 0 < std < math.inf:
-        raise InputError(f"{where}: a standard deviation is above 0 and finite: write {group}=zeros for none")
+    if not 0 < std <= _MAX_STD:
+        raise InputError(
+            f"{where}: a standard deviation is above 0 and at most {_MAX_STD:g}: write {group}=zeros for none"
+        )
     return Rule(kind, std, structure)  # type: ignore[arg-type]
 
 

@@ -231,6 +231,7 @@ def test_repeats_are_named_where_the_configuration_states_none():
         ("init.down=gaussian:1", "'gaussian' is no distribution"),
         ("init.down=normal:-1", "above 0"),
         ("init.down=normal:inf", "above 0"),
+        ("init.down=normal:1e200", r"at most 1e\+38"),
         ("init.down=normal:1/sqrt(fan)", "neither a number nor a rule"),
         ("init.embedding=normal:1+balanced", "embedding cannot be balanced"),
         ("init.down=ones+balanced", r"ones stay ones and cannot be balanced: leave \+balanced out"),

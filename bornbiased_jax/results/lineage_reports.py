@@ -137,7 +137,8 @@ class Audit(RecordResult):
             members = [finding for finding in value["findings"] if finding["kind"] == kind]
             if members:
                 lines += ["", f"### {title}", ""]
-                lines += [f"- {finding['text']}{_p(finding['p_value'])}" for finding in members]
+                # On one line, though a folder's name may have line breaks.
+                lines += [f"- {' '.join(finding['text'].split())}{_p(finding['p_value'])}" for finding in members]
         if value["runs"]:
             lines += ["", "### Runs", "", "| run | steps | shares data with |", "| --- | --- | --- |"]
             lines += map(_run_row, value["runs"])

@@ -196,7 +196,8 @@ class StoreStatus(RecordResult):
             )
         elif value["done"] < value["asked"]:
             remedy = "The command that asked for the others resumes when it is run again."
-        return [f"{value['done']:,} of {chunks} are done, in {pages} of {value['folder']}.", remedy]
+        verb = "is" if value["asked"] == 1 else "are"
+        return [f"{value['done']:,} of {chunks} {verb} done, in {pages} of {value['folder']}.", remedy]
 
     def tables(self) -> list[Listing]:
         """List a row for each page of the store, and below it what failed."""
@@ -244,7 +245,7 @@ class Diagnosis(RecordResult):
             ["device", f"{row['kind']} ({row['platform']}, {size(row['memory_bytes'])})"] for row in value["devices"]
         ]
         machine += [["cores", value["cores"]], ["memory to be had", size(value["memory_bytes"])]]
-        machine += [["cache", f"{cache['folder']}: {size(cache['bytes'])} in {cache['files']:,} files"]]
+        machine += [["cache", f"{cache['folder']}: {size(cache['bytes'])} in {count(cache['files'], 'file')}"]]
         extras = [
             [name, extra["for"], "complete" if extra["installed"] else f"missing: {', '.join(extra['missing'])}"]
             for name, extra in value["extras"].items()

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 from pathlib import Path
 
 from bornbiased_jax import io
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import fingerprint, payload_digest, save_fingerprint
 from bornbiased_jax.lineage.scan import INDEX
 
@@ -40,7 +40,7 @@ def add_model(store: Path, name: str, path: Path, license_name: str, max_bytes: 
         "payload_digest": payload_digest(stored),
     }
     index = store / INDEX
-    rows = json.loads(index.read_text())["fingerprints"] if index.exists() else []
+    rows = io.read_json(index)["fingerprints"] if index.exists() else []
     rows = [*(other for other in rows if other["name"] != name), row]
     io.write_json(index, {"fingerprints": rows})
 
@@ -52,13 +52,15 @@ def main() -> None:
     parser.add_argument("models", nargs="+", metavar="NAME=PATH,LICENSE")
     parser.add_argument("--max-bytes", type=int, default=MAX_BYTES, help="of each fingerprint")
     arguments = parser.parse_args()
-    arguments.store.mkdir(parents=True, exist_ok=True)
     for text in arguments.models:
         name, _, place = text.partition("=")
         path, _, license_name = place.rpartition(",")
         if not (name and path and license_name):
             parser.error(f"{text} is no model: write NAME=PATH,LICENSE")
-        add_model(arguments.store, name, Path(path), license_name, arguments.max_bytes)
+        try:
+            add_model(arguments.store, name, Path(path), license_name, arguments.max_bytes)
+        except InputError as error:
+            parser.error(str(error))
 
 
 if __name__ == "__main__":

@@ -259,6 +259,8 @@ def test_status_sentence_counts_remaining_chunks(done, failed, word):
     value = {"folder": "kept", "done": done, "asked": 4, "failed": failed, "pages": [{}]}
     told = run_reports.StoreStatus(value).summary()
     assert told[0] == f"{done} of 4 chunks are done, in 1 page of kept." and word in told[1]
+    (sentence, _) = run_reports.StoreStatus({**value, "done": 1, "asked": 1}).summary()
+    assert sentence.startswith("1 of 1 chunk is done")
 
 
 def test_the_p_of_a_finding_is_written_in_digits_that_say_something():
@@ -295,3 +297,6 @@ def test_names_of_runs_cannot_break_the_table_of_an_audit():
     record = {"source": "runs", "clean": True, "findings": [], "checkpoints": [], "pairs": [], "basis": "digests"}
     rows = lineage_reports.Audit({**record, "runs": runs}).report().splitlines()[-2:]
     assert rows == [r"| a\|b \<i> | 0 | \*c\*, \_d_e\_ |", "| (the folder) | 2 from 0 to 9 | not known |"]
+    finding = {"kind": "gap", "text": "Run a\n## clean lacks one step.", "p_value": None}
+    report = lineage_reports.Audit({**record, "findings": [finding], "runs": runs}).report()
+    assert "- Run a ## clean lacks one step.\n" in report

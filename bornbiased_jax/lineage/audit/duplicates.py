@@ -47,11 +47,13 @@ def find_copies(copies: Copies, reported: Iterable[Finding] = ()) -> list[Findin
         copies: where to look.
         reported: findings that say of pairs what they share: their parts are not listed again.
     """
+    copies = dataclasses.replace(copies, aliases=[*copies.aliases, *_final_models(copies)])
     complete = _equal_checkpoints(copies) + _stale_aliases(copies)
-    covered = {
-        frozenset(pair) for finding in (*complete, *reported) for pair in itertools.combinations(finding.subjects, 2)
-    }
-    return complete + _parts(copies, covered)
+    findings_of: defaultdict[str, set[int]] = defaultdict(set)
+    for number, finding in enumerate((*complete, *reported)):
+        for name in finding.subjects:
+            findings_of[name].add(number)
+    return complete + _parts(copies, findings_of)
 
 
 def find_near_copies(
@@ -137,7 +139,7 @@ def _equal_checkpoints(copies: Copies) -> list[Finding]:
         if are_initial and len(seeds) < 2:
             text = f"{listed(names)} are one initialization: {content}. These runs differ in something else."
             findings.append(Finding("shared-birth", tuple(names), text))
-        elif sorted((label.run, label.step) for label in labels) == [(labels[0].run, 0), (labels[0].run, 1)]:
+        elif len(names) == 2 and {*labels} == {Label(labels[0].run, step) for step in (0, 1)}:
             text = f"{listed(names)} hold {content}: a first step at a learning rate of 0, as of a warmup from 0, does "
             text += "that. Where the schedule begins above 0, one of the two is a copy."
             findings.append(Finding("idle-step", tuple(names), text))
@@ -145,6 +147,16 @@ def _equal_checkpoints(copies: Copies) -> list[Finding]:
             claim = ", though their records name different seeds" if are_initial else ""
             findings.append(Finding("duplicate", tuple(names), f"{listed(names)} hold {content}{claim}."))
     return findings
+
+
+def _final_models(copies: Copies) -> list[str]:
+    """Return the names without a step, each that of a run, which hold what the run's last step does."""
+    runs = by_run(copies.labels)
+    return [
+        name
+        for name, (run, step) in copies.labels.items()
+        if step is None and run in runs and copies.digests[name] == copies.digests[runs[run][max(runs[run])]]
+    ]
 
 
 def _stale_aliases(copies: Copies) -> list[Finding]:
@@ -166,8 +178,8 @@ def _stale_aliases(copies: Copies) -> list[Finding]:
     return findings
 
 
-def _parts(copies: Copies, covered: set[frozenset[str]]) -> list[Finding]:
-    """Find checkpoints that share some parts and not all.
+def _parts(copies: Copies, findings_of: defaultdict[str, set[int]]) -> list[Finding]:
+    """Find checkpoints that share some parts and not all, but for pairs that have a finding in common already.
 
     No evidence is a part that is frozen in its run, that every checkpoint has, or that several runs keep frozen. What
     initializations alone share (a table drawn once for all) is information, and so is what the only two checkpoints of
@@ -192,10 +204,10 @@ def _parts(copies: Copies, covered: set[frozenset[str]]) -> list[Finding]:
         if len(representatives) >= 2 and any(key == name for key, name in representatives.items()):
             shared[tuple(representatives.values())].append(copies.part_name(*next(iter(part_by_name.items()))))
     num_members = Counter(copies.labels[name].run for name, parts in copies.digests.items() if parts)
-    # One finding a group, but for pairs that other findings cover.
+    # One finding a group.
     findings = []
     for names, common in shared.items():
-        if all(frozenset(pair) in covered for pair in itertools.combinations(names, 2)):
+        if all(findings_of[first] & findings_of[second] for first, second in itertools.combinations(names, 2)):
             continue
         total = max(len(copies.digests[name]) for name in names)
         # Parts that further checkpoints hold too are shared all the same.

@@ -138,6 +138,7 @@ def _walk(
     if name == ".":
         # What lies in the folder under the folder's own name is another one.
         name = f"{root.name}/." if os.path.lexists(root / root.name) else root.name
+    is_model = False
     try:
         status = place.stat()
         identity = (status.st_dev, status.st_ino)
@@ -163,15 +164,16 @@ def _walk(
             entries = [entry for entry in entries if entry not in several]
         elif is_model:
             tree = tree_of(place)
-            below = [
+            entries = [
                 entry for entry in entries if entry != tree and os.path.isdir(entry) and _is_checkpoint(entry, pattern)
             ]
             item = _adapter(place, name, pattern) if is_adapter(place) else _model(place, name, pattern)
-            yield dataclasses.replace(item, is_above=item.label.step is None and bool(below))
-            entries = below
+            yield dataclasses.replace(item, is_above=item.label.step is None and bool(entries))
     except (InputError, OSError) as error:
         yield Finding("unreadable", (name,), f"{name} cannot be read: {error}.")
-        return
+        # A model that cannot be read hides no checkpoint of its trainer.
+        if not is_model:
+            return
     if not entries and not is_model and place != root and read_label(name, pattern).step is not None:
         yield Finding("unreadable", (name,), f"{name} is an empty folder.")
     advance(len(entries))
@@ -190,6 +192,9 @@ def _adapter(place: Path, name: str, pattern: re.Pattern[str] | None) -> Item:
 
 def _is_checkpoint(place: Path, pattern: re.Pattern[str] | None) -> bool:
     """Tell whether a folder below a model is a checkpoint of its trainer, by its name or by what it holds."""
+    # DeepSpeed's "global_step100" below a checkpoint is the state that training resumes from.
+    if any(place.glob("*_model_states.pt")):
+        return False
     return read_label(place.name, pattern).step is not None or is_adapter(place) or _is_model(place)
 
 
@@ -204,8 +209,12 @@ def _several(place: Path) -> list[Path]:
 def _is_model(place: Path) -> bool:
     config = place / "config.json"
     if config.is_file():
-        content = io.read_json(config)
-        return isinstance(content, dict) and "model_type" in content
+        try:
+            content = io.read_json(config)
+        except InputError:
+            return True  # a reason is given once it is opened
+        if isinstance(content, dict) and "model_type" in content:
+            return True
     return tree_of(place) is not None or any(
         any(place.glob(kind)) for kind in ("*.safetensors", "pytorch_model*.bin", METADATA)
     )

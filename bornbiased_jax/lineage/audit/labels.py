@@ -17,7 +17,7 @@ _STEP = re.compile(rf"(?:global[-_]?)?{_WORD}(?P<step>\d+)(?P<unit>[km](?![a-z])
 _UNITS = {"": 1, "k": 1_000, "m": 1_000_000}
 # What grows with the step and names no run: "tokens4B", "consumed_samples=256", "val_loss=2.1"; after a step "-105b".
 _COUNTERS = re.compile(
-    r"[-_]*(?:tokens|consumed[-_]samples|samples|(?:reduced[-_])?(?:(?:train|val|eval)[-_])?loss|epoch)[-_=]?"
+    r"(?<![-_])[-_]*(?:tokens|consumed[-_]samples|samples|(?:reduced[-_])?(?:(?:train|val|eval)[-_])?loss|epoch)[-_=]?"
     r"\d+(?:\.\d+)?(?:e[-+]?\d+)?[kmbt]?(?![a-z0-9])"
     rf"|(?P<step>{_WORD}\d+[km]?)[-_]\d+(?:\.\d+)?[bt](?![a-z0-9])",
     re.IGNORECASE,
@@ -66,7 +66,7 @@ def read_label(name: str, pattern: re.Pattern[str] | None = None) -> Label:
     Args:
         name: a branch, or a path below the folder.
         pattern: with a group ``step``, and perhaps ``run`` (or ``seed``); without the latter the run is what is left
-            of the name. By default ``step1000``, ``checkpoint-1000``, ``step-50K`` and the like, anywhere in the name,
+            of the name. By default ``step1000``, ``checkpoint-1000``, ``step-50K`` and the like, the last in the name,
             and counters that grow with the step ("tokens4B") are no part of the run.
 
     >>> read_label("seed1-step512"), read_label("step1000"), read_label("seed2/checkpoint-30"), read_label("main")
@@ -74,7 +74,8 @@ def read_label(name: str, pattern: re.Pattern[str] | None = None) -> Label:
     """
     # The step, with its unit.
     text = name if pattern is not None else _without_counters(name)
-    match = (pattern or _STEP).search(text)
+    # Of several the last: "step1_sft/checkpoint-500".
+    match = pattern.search(text) if pattern is not None else max(_STEP.finditer(text), key=re.Match.end, default=None)
     step = None if match is None else whole(match["step"] or "")
     if match is None or step is None:
         return Label(name, None)

@@ -16,7 +16,10 @@ from bornbiased_jax.lineage.audit.labels import Label, by_run, is_alias, read_la
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".msgpack", ".npz")
 """Ends of the names of files that hold weights; all others are no evidence of anything."""
 # Files that end like weights and are none.
-_OTHERS = re.compile(r"(training_args|optimizer|scheduler|rng_state\w*|scaler)\.(bin|pt|pth)", re.IGNORECASE)
+_OTHERS = re.compile(
+    r"((training_args|optimizer|scheduler|scaler|sampler|rng_state|random_states)\w*|.*optim_states)\.(bin|pt|pth|pkl)",
+    re.IGNORECASE,
+)
 
 
 def is_weights(name: str) -> bool:

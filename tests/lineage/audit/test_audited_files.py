@@ -264,6 +264,37 @@ def test_one_checkpoint_is_written_in_the_singular(tmp_path):
     assert "\n1 checkpoint of 1 run; " in Audit(report).report()
 
 
+def test_a_final_model_that_cannot_be_read_hides_no_checkpoint_below(tmp_path):
+    place = _write_trainer_folder(tmp_path)
+    for damage in (lambda: (place / "model.safetensors").unlink(), lambda: (place / "config.json").write_text("{")):
+        damage()
+        report = audit_folder(tmp_path)
+        assert only(report, "unreadable")["subjects"] == ["trainer"] and kinds(report) == {"unreadable"}
+        assert [row["name"] for row in report["checkpoints"]] == [f"trainer/checkpoint-{step}" for step in STEPS[1:]]
+
+
+def test_state_that_training_resumes_from_is_no_checkpoint(tmp_path):
+    """DeepSpeed's below each checkpoint of a trainer, accelerate's beside the weights."""
+    place = _write_trainer_folder(tmp_path)
+    for step in STEPS[1:]:
+        state = place / f"checkpoint-{step}" / f"global_step{step}"
+        state.mkdir()
+        for name in ("mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_optim_states.pt"):
+            write_bomb(state / name, "state")
+    (tmp_path / "random_states_0.pkl").write_bytes(pickle.dumps({}))
+    report = audit_folder(tmp_path)
+    assert report["clean"] and len(report["checkpoints"]) == len(STEPS), report["findings"]
+
+
+def test_a_configuration_that_names_no_architecture_leaves_the_names_of_tensors(tmp_path):
+    write_suite(tmp_path, (1,), steps=STEPS)
+    for place in tmp_path.iterdir():
+        (place / "config.json").write_text('{"d_model": 32}')
+    report = audit_folder(tmp_path)
+    assert report["clean"] and len(report["checkpoints"]) == len(STEPS)
+    assert all("read by names" in row["note"] for row in report["checkpoints"])
+
+
 def test_a_final_model_that_is_an_earlier_checkpoint_contradicts_the_labels(tmp_path):
     report = audit_folder(_write_trainer_folder(tmp_path, last=200))
     assert only(report, "duplicate")["subjects"] == ["trainer", "checkpoint-200"]

@@ -79,10 +79,17 @@ def test_parts_that_two_checkpoints_and_others_have_are_counted(tmp_path):
     ]
 
 
+def test_a_final_model_named_as_its_run_may_be_the_last_step(tmp_path):
+    revisions = suite()
+    report = audit_listing(listing(tmp_path, revisions | {"seed1": revisions["seed1-step300"]}))
+    assert report["clean"] and report["findings"] == []
+
+
 @pytest.mark.parametrize(
     ("copies", "kind"),
     [(("seed1-step0", "seed1-step1"), "idle-step"), (("seed1-step1", "seed1-step2"), "duplicate"),
-     (("seed1-step0", "seed2-step1"), "duplicate"), (("seed1-step0", "seed1-step1", "seed1-step2"), "duplicate")],
+     (("seed1-step0", "seed2-step1"), "duplicate"), (("seed1-step0", "seed1-step1", "seed1-step2"), "duplicate"),
+     (("seed1-step2", "seed1"), "duplicate")],
 )  # fmt: skip
 def test_a_first_step_at_a_learning_rate_of_0_is_named_and_no_defect(copies, kind, tmp_path):
     revisions = suite(steps=(0, 1, 2, 3))
@@ -157,6 +164,7 @@ def test_labels():
 def test_files_that_hold_weights():
     assert is_weights("pytorch_model-00001-of-00002.bin") and is_weights("sub/model.safetensors")
     assert not is_weights("training_args.bin") and not is_weights("optimizer.pt") and not is_weights("tokenizer.json")
+    assert not is_weights("global_step5/zero_pp_rank_0_mp_rank_00_optim_states.pt") and not is_weights("sampler.bin")
 
 
 @pytest.mark.parametrize(
@@ -171,12 +179,19 @@ def test_files_that_hold_weights():
         (["iter_0001000", "iter_0002000"], ""),
         (["llama-2-7b/step100", "llama-2-7b/step200"], "llama-2-7b"),
         (["epoch=0-step=10", "epoch=1-step=20"], ""),
+        (["step1_sft/checkpoint-500", "step1_sft/checkpoint-1000"], "step1_sft"),
     ],
 )  # fmt: skip
 def test_counters_that_grow_with_the_step_name_no_run(names, run_name):
     labels = [read_label(name) for name in names]
     assert {label.run for label in labels} == {run_name}
     assert len({label.step for label in labels}) == len(names)
+
+
+def test_a_name_of_separators_alone_is_read_at_once():
+    """Each separator was taken for the start of a counter, which is minutes for as many."""
+    name = "-" * 200_000
+    assert read_label(name) == (name, None)
 
 
 def test_steps_in_thousands():
