@@ -2,7 +2,7 @@
 
 Records with the paper's models and inputs have names of their own: at the shortest length one holds all pairs of a
 family, at the others a single pair. Up to T = 64 none takes over an hour on two cores; the paper's T = 1,024 needs a
-GPU.
+GPU, but for one pair with fewer inputs.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bornbiased_jax.experiments import results, runner
+from bornbiased_jax.experiments import SELECTIONS, results
 from bornbiased_jax.experiments.lineage import table4a
 from bornbiased_jax.experiments.survival import trained_pairs
 from bornbiased_jax.lineage import matching
@@ -206,27 +206,25 @@ def _seedprint() -> list[str]:
 
 
 def _untrained_pairs() -> list[str]:
-    """Algorithm 1 on untrained models of the paper's size, p as printed, and the hours of a pair at its length."""
-    groups = [
-        results.committed(path.stem, "paper")["result"]["groups"][0]
-        for path in (ROOT / "experiments/results/paper").glob("table4a_*_*.json")
-    ]
-    p_values = [pair["tests"]["gaussian"]["paper"]["p_t"] for group in groups for pair in group["pairs"]]
-    assert len(p_values) == 16
+    """Algorithm 1 on untrained models of the paper's size, by length with fewer inputs, and p as printed."""
     tables = (trained_pairs.OTHER_LLAMA, trained_pairs.OTHER_QWEN, table4a.PRINTED)
     printed = [p for table in tables for p, _ in table.values()]
-    short, (long,) = (
-        runner.load(name).settings["paper"]["groups"]
-        for name in ("table4a_llama_16", "table4a_llama_1024_42_2000_n2000")
-    )
-    seconds = results.committed("table4a_llama_16", "paper")["provenance"]["wall_time_s"]
-    hours = seconds * table4a.operations(long) / table4a.operations(short[0]) / 3_600
+    names = [name for name in SELECTIONS["table4a_sizes"] if results.committed(name, "paper") is not None]
+    p_values = [p for name in names for p in _t_tests(name)]
+    assert len(p_values) == 16
+    by_length = [p_value(2)(p) for name in SELECTIONS["table4a_lengths"] for p in _t_tests(name)]
     return [
         f"the t-test's p is {p_value(2)(min(p_values))} to {p_value(2)(max(p_values))}".replace("\u202f", " "),
         f"{sum(p < 0.5 for p in printed)} of the {len(printed)} t-test values lie below 0.5",
         f"gives {1e4 * stats.kstest(printed, 'uniform').pvalue:.0f} × 10⁻⁴",
-        f"takes about {COUNTS[round(hours)]} hours on two cores with 2,000 inputs",
+        "p on vectors is {}, {} and {} at T = 16, 64 and 1,024".format(*by_length).replace("\u202f", " "),
+        f"where {table4a.PRINTED['llama', 42, 2000][0]} is printed",
     ]
+
+
+def _t_tests(name: str) -> list[float]:
+    pairs = result_of(name, "paper")["groups"][0]["pairs"]
+    return [pair["tests"]["gaussian"]["paper"]["p_t"] for pair in pairs]
 
 
 @pytest.mark.parametrize(
