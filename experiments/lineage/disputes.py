@@ -264,7 +264,7 @@ EXPERIMENT = Experiment(
     settings=settings.DISPUTES,
     cost={
         "smoke": "a minute, most of it compilation",
-        "laptop": "a quarter of an hour on two busy cores",
+        "laptop": "three minutes to a quarter of an hour on two cores",
         "paper": "not measured: for a GPU",
     },
     run=run,

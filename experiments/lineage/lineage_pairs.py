@@ -276,7 +276,7 @@ EXPERIMENT = Experiment(
     settings=settings.LINEAGE_PAIRS,
     cost={
         "smoke": "a minute",
-        "laptop": "five minutes on two cores of an x86-64 virtual machine that did other work as well",
+        "laptop": "one to five minutes on two cores of an x86-64 virtual machine",
         "paper": "not measured: 4e14 operations",
     },
     run=run,

@@ -216,7 +216,7 @@ EXPERIMENT = Experiment(
         "alongside."
     ),
     settings=settings.POWER,
-    cost={"laptop": "five minutes on two cores", "paper": "not measured: for a GPU"},
+    cost={"laptop": "one to five minutes on two cores", "paper": "not measured: for a GPU"},
     run=run,
     tables=tables,
     claims=claims,
