@@ -307,7 +307,7 @@ BY_SCHEME = Experiment(
         },
         "laptop": {"seeds": FIVE_SEEDS, "variants": {name: with_changes(_FIVE, init=name) for name in SCHEMES}},
     },
-    cost={"laptop": "three minutes to a quarter of an hour on two cores; resumes by scheme"},
+    cost={"laptop": "a quarter of an hour on two busy cores; resumes by scheme"},
     run=run,
     takes_data=SCALES,
     tables=scheme_tables,
