@@ -94,7 +94,7 @@ TESTS: Mapping[str, LineageTest] = {
         about_tokens=(
             "Its null takes coordinates as independent. Between initializations on random tokens its "
             "false-positive rate is near alpha (1.2% of 1,800 unrelated pairs below 0.01), with a tail that is too "
-            "heavy; between models trained apart it is far above: up to 19.5% were below 0.01."
+            "heavy; between models trained apart it is far above: up to 17.6% were below 0.01."
         ),
         about_vectors=(
             "Its null takes coordinates as independent, and vectors that both models shared make them agree: every "

@@ -30,8 +30,8 @@ AGREEMENT = 0.5
 UNRELATED_AGREEMENT = {64: 0.11, 128: 0.051, 256: 0.026}
 """The largest agreement of two matchings of models trained apart, by neurons of a block.
 
-Of ``reproduce power`` as it was committed from three processors: 0.109, 0.051 and 0.025 (AMD EPYC), 0.094, 0.051 and
-0.021 (Intel Xeon), and 0.109, 0.043 and 0.020 (a later AMD EPYC).
+Of ``reproduce power`` as it was committed from two processors: 0.109, 0.051 and 0.025 (AMD EPYC), and 0.094, 0.051 and
+0.021 (Intel Xeon).
 """
 _MARGIN = 4
 # Fewer neurons than this agree by chance too often for a fraction of them to say anything.
