@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -22,6 +23,8 @@ from bornbiased_jax.lineage.component_pair import ComponentPair, _have_one_sign
 from bornbiased_jax.lineage.evidence import KINDS, MATCHED, RAW_NEURONS, SIGNLESS, TOKEN_NEURONS
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.fingerprints import Settings
+from bornbiased_jax.lineage.matching import _ALIKE, _MARGIN, UNRELATED_AGREEMENT, _match
+from bornbiased_jax.lineage.scores import NeuronScores
 from bornbiased_jax.lineage.trace import trace
 from bornbiased_jax.lineage.weights_verdict import auto_verdict, single_verdict
 from bornbiased_jax.stats.terms import Term
@@ -317,7 +320,7 @@ def test_neurons_whose_matrices_resemble_each_other_are_not_matched():
 
 
 def test_neurons_whose_matrices_resemble_each_other_a_little_are_matched():
-    """Scores of small trained models correlate by up to 0.38, here by 0.4: a copy is found, an unrelated model not."""
+    """Scores of small trained models correlate, here by 0.4: a copy is found, an unrelated model not."""
     (cfg, arrays), other = unrelated_pair(_down_as_up(0.63), "gpt2-tiny")
     base = printed(cfg, arrays)
     order_LF = np.stack([np.random.default_rng(block).permutation(cfg.d_ff) for block in range(cfg.num_layers)])
@@ -325,6 +328,21 @@ def test_neurons_whose_matrices_resemble_each_other_a_little_are_matched():
     assert quick(base, copy).detail["agreement"] == 1.0
     verdict = quick(base, printed(*other))
     assert verdict.verdict == "unrelated" and verdict.detail["agreement"] < 0.12, verdict.detail["agreement"]
+
+
+@pytest.mark.parametrize("neurons", sorted(UNRELATED_AGREEMENT))
+def test_scores_that_correlate_as_allowed_agree_by_chance_below_every_threshold(neurons):
+    draws = np.random.default_rng(neurons)
+    live = np.ones(neurons, bool)
+    agreement = []
+    for _ in range(8):
+        first, noise = draws.standard_normal((2, neurons, neurons))
+        # Just below the limit, so that sampling does not cross it.
+        second = (_ALIKE - 0.03) * first + math.sqrt(1 - (_ALIKE - 0.03) ** 2) * noise
+        agreement.append(_match(NeuronScores(first, second, first, first, live, live), live, live)[0] / neurons)
+    assert max(agreement) < _MARGIN * UNRELATED_AGREEMENT[neurons], agreement
+    # The scores do correlate: two independent matchings agree on one neuron.
+    assert max(agreement) > 2 / neurons
 
 
 def test_a_mask_that_both_were_pruned_by_is_no_evidence():
