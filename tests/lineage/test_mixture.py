@@ -151,6 +151,18 @@ def test_exactly_dependent_directions_split_the_coefficient_and_give_finite_json
     assert [row.coefficient for row in scan.mixture.coefficients] == pytest.approx([0.25, 0.125])
 
 
+def test_directions_that_differ_by_rounding_split_the_coefficient_too(tmp_path):
+    """A fine-tune and three tenths of it: what float32 rounds off is no direction to fit along."""
+    base = {path: np.asarray(leaf) for path, leaf in flatten(init_seed(CFG, 1)).items()}
+    first = noise(base, 0.3, 8)
+    for name, weight in {"origin": 0.0, "third": 0.3, "one": 1.0, "half": 0.5}.items():
+        export_hugging_face(CFG, unflatten(combined((1.0, base), (weight, first))), tmp_path / name)
+    bases = [Base(name, str(tmp_path / name)) for name in ("third", "one")]
+    result = mixture(str(tmp_path / "half"), str(tmp_path / "origin"), bases)
+    # At unit length each direction has half of the way.
+    assert [row.coefficient for row in result.coefficients] == pytest.approx([0.25 / 0.3, 0.25], rel=1e-3)
+
+
 def test_matrices_of_another_shape_are_left_out_and_another_architecture_is_refused(folder):
     longer = SMALL.replace("vocab_size=128", "vocab_size=144")
     result = mixture(f"seed:4@{longer}", str(folder / "base"), [Base("first", str(folder / "first"))])
