@@ -241,7 +241,7 @@ def _read_scaled(source: NamedTensors, name: str, scale_name: str, settings: Qua
 
 
 def _read_scale(source: NamedTensors, name: str) -> np.ndarray:
-    """Read scales; bytes are exponents of powers of two (MXFP8), for which there is also a type of its own."""
+    """Read scales; bytes are exponents of powers of two (MXFP4, MXFP8), for which there is also a type of its own."""
     scale = source.read(name)
     if scale.dtype == np.uint8:
         scale = scale.view(TYPES["F8_E8M0"])
@@ -388,9 +388,7 @@ def _nibbles(packed: np.ndarray, *, is_high_first: bool = False) -> np.ndarray:
 def _read_mxfp4(source: NamedTensors, name: str, scales: str) -> np.ndarray:
     """Read experts [expert, in, out] of blocks of 32 numbers with a power of two."""
     numbers = FP4[_nibbles(source.read(name))]
-    # Bytes, or of a type that stands for their powers of two.
-    exponents = source.read(scales).view(np.uint8).astype(np.int32) - 127
-    values = np.ldexp(numbers, exponents[..., None])
+    values = numbers * _read_scale(source, scales)[..., None]
     return np.swapaxes(values.reshape(*values.shape[:-2], -1), -1, -2)
 
 
