@@ -121,8 +121,15 @@ def _named_set(folder: Path, file: str) -> WeightFiles:
 
 
 def _shards(index: Path) -> list[Path]:
+    """Return the files that an index names, in its folder or in one below."""
     table = schema.check(IndexFile, io.read_json(index), str(index))["weight_map"]
-    return [index.parent / Path(name).name for name in sorted(set(table.values()))]
+    names = sorted(set(table.values()))
+    for name in names:
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise InputError(
+                f"{index} names {schema.cut(name)}, which is not in its folder: name files in {index.parent}"
+            )
+    return [index.parent / name for name in names]
 
 
 def locate_tensors(folder: Path, weights: WeightFiles) -> NamedTensors:

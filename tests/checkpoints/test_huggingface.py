@@ -404,6 +404,27 @@ def test_corrupted_shards_are_refused_by_name(copy, damage, words):
             call(folder)
 
 
+def test_shards_may_lie_in_a_folder_below_their_index_and_not_elsewhere(copy):
+    folder = copy("llama-sharded-bfloat16")
+    before = open_checkpoint(folder).digest()
+    index = folder / "model.safetensors.index.json"
+    table = json.loads(index.read_text())["weight_map"]
+    (folder / "shards").mkdir()
+    for shard in folder.glob("model-*.safetensors"):
+        shard.rename(folder / "shards" / shard.name)
+    for place, words in (
+        ("shards/", None),
+        ("../", "is not in its folder"),
+        (f"{folder}/shards/", "not in its folder"),
+    ):
+        index.write_text(json.dumps({"weight_map": {name: place + shard for name, shard in table.items()}}))
+        if words is None:
+            assert open_checkpoint(folder).digest() == before
+        else:
+            with pytest.raises(InputError, match=words):
+                open_checkpoint(folder)
+
+
 class Bomb:
     def __reduce__(self):
         return (exec, ("raise SystemExit('unpickled')",))
