@@ -29,6 +29,8 @@ FP4 = np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, 
 """Numbers of a sign, two bits of exponent and one of mantissa, by their four bits."""
 _AWQ_ORDER = np.array([0, 4, 1, 5, 2, 6, 3, 7])
 _DEFAULT_BLOCK = (128, 128)
+# Numbers that share a power of two in microscaling formats.
+_MX_GROUP = 32
 # Types of scales that are powers of two.
 _POWERS = ("F8_E8M0", "U8")
 # Numbers of eight bits that are turned into float32 at once.
@@ -253,6 +255,12 @@ def _read_fp4(source: NamedTensors, name: str, scale_name: str, settings: Quanti
     if "int" in str(kind := settings.get("data_type")):
         raise InputError(
             f"{name} of {source.where} is of type {schema.shown(kind)}, which is not read: save it as a float"
+        )
+    # A power of two for 32 bytes is that of 32 integers (MXINT8): 32 numbers of four bits have 16 bytes.
+    if not kind and source.shapes[name][-1] == _MX_GROUP * source.shapes[scale_name][-1]:
+        raise InputError(
+            f"{name} of {source.where} may be of type MXINT8, as each scale is that of {_MX_GROUP} bytes: save it as a "
+            "float, or write its data_type into the quantization_config"
         )
     numbers: np.ndarray = FP4[_nibbles(source.read(name).view(np.uint8))]
     _in_blocks(np.multiply, numbers, _read_scale(source, scale_name), _block(settings))

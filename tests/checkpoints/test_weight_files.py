@@ -247,6 +247,13 @@ def test_four_bits_of_another_type_are_refused():
         _decoded(arrays, {"data_type": "mx_int4"}).read("m.weight")
 
 
+def test_integers_of_eight_bits_next_to_powers_of_two_are_not_taken_for_four_bits():
+    arrays = {"m.weight": np.ones((4, 64), np.int8), "m.weight_scale": np.ones((4, 2), np.uint8)}
+    with pytest.raises(InputError, match="m.weight of here may be of type MXINT8, as each scale is that of 32 bytes"):
+        _decoded(arrays).read("m.weight")
+    assert _decoded(arrays, {"data_type": "mx_fp4"}).read("m.weight").shape == (4, 128)
+
+
 def test_mxfp4_as_transformers_and_gguf_decode_it(rng):
     from gguf.quants import MXFP4
     from transformers.integrations.mxfp4 import convert_moe_packed_tensors
