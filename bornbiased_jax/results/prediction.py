@@ -49,17 +49,18 @@ class Prediction(Result):
         sentences = []
         for record in self.records:
             cosine, std = record["inter_cosine_by_layer"][-1], record["inter_cosine_by_layer_std"][-1]
-            mean, low, high = (percent(record[f"top1_share_{end}"]) for end in ("mean", "p10", "p90"))
+            median, low, high = (percent(record[f"top1_share_{end}"]) for end in ("p50", "p10", "p90"))
             at = f"At {self.swept} = {record[self.swept]} theory" if self.swept else "Theory"
             sentences.append(
                 f"{at} expects unrelated inputs to end at a cosine of {cosine:.3f} after the last block, give or take "
-                f"{std:.3f} from seed to seed, and {mean} of the inputs to get one and the same token; of seeds with "
-                f"fresh embeddings 80% lie between {low} and {high}."
+                f"{std:.3f} from seed to seed, and {median} of the inputs to get one and the same token: the median of "
+                f"seeds with fresh embeddings, of which 80% lie between {low} and {high}."
             )
         return [
             *sentences,
-            "No model was built, and nothing was sampled or fitted. `probe … --theory` sets a measurement next to the "
-            "prediction, which is then for the one embedding table that all seeds of `probe` share.",
+            "No model was built, nothing was sampled or fitted to measurements, and one constant of the interval's "
+            "width was chosen. `probe … --theory` sets a measurement next to the prediction, which is then for the one "
+            "embedding table that all seeds of `probe` share.",
         ]
 
     def _subject(self) -> str:
@@ -73,9 +74,10 @@ class Prediction(Result):
             at = f", {self.swept} = {record[self.swept]}" if self.swept else ""
             columns = ["after block", "cosine between sequences", "std across seeds", "cosine within a sequence"]
             rows = [[row[name] for name in ("block", *_BY_LAYER)] for row in self._layers(record)]
-            mean, low, high = (record[f"top1_share_{end}"] for end in ("mean", "p10", "p90"))
+            median, low, high = (record[f"top1_share_{end}"] for end in ("p50", "p10", "p90"))
             note = (
-                f"Fraction of the top-1 token: {mean:.3%} (80% of seeds with fresh embeddings: {low:.3%}–{high:.3%})\n"
+                f"Fraction of the top-1 token: {median:.3%} in the median of seeds with fresh embeddings "
+                f"(80%: {low:.3%}–{high:.3%})\n"
                 f"{explain('top-1 token', 'top-1 fraction')}"
             )
             tables.append(Listing(f"Theory for {self._subject()}{at}, T = {record['seq_len']}", columns, rows, note))
@@ -125,12 +127,12 @@ class Prediction(Result):
                 record["inter_cosine_by_layer"][-1],
                 record["inter_cosine_by_layer_std"][-1],
                 record["intra_cosine_by_layer"][-1],
-                record["top1_share_mean"],
+                record["top1_share_p50"],
                 f"{record['top1_share_p10']:.4g} to {record['top1_share_p90']:.4g}",
             ]
             for record in self.records
         ]
-        columns = [self.swept, "cosine, last block", "std across seeds", "within a sequence", "top-1 fraction"]
+        columns = [self.swept, "cosine, last block", "std across seeds", "within a sequence", "top-1 fraction, median"]
         return Listing(f"Theory for {self._subject()} by {self.swept}", [*columns, "80% of seeds"], rows)
 
 

@@ -38,7 +38,8 @@ def findings1_tables(record: Record) -> Sequence[Table]:
     note = (
         "Mean ± standard deviation across seeds. Fraction: of inputs that the top-1 token answers; × uniform: its "
         "count over the expected top count of as many uniform draws. Cosine: between last-token states of different "
-        "sequences after the last block. Top-1 tokens: how many different ones the seeds have."
+        "sequences after the last block. Top-1 tokens: how many different ones the seeds have; where the fraction is a "
+        "few inputs, which token comes first is noise, and another set of inputs gives another."
     )
     if any(measured["top-1 tokens"] == (integer, 1) for _, measured, _, _ in rows):
         # In all of these the embeddings are tied and shared (settings.py), and so are the inputs.

@@ -114,7 +114,7 @@ def test_what_a_step_lacks_is_nan():
 def test_gradients_are_rows_next_to_cosines_and_no_theory_is_called_measured():
     record = {"seq_len": 8, "gradient_norm_by_block": [2.0, 1.0], "gradient_norm_by_group": {"down": [0.5, 0.25]}}
     record |= {f"inter_cosine_by_layer{end}": [0.1, 0.2] for end in ("", "_std", "_low", "_high")}
-    record |= {f"top1_share_{end}": 0.1 for end in ("mean", "p10", "p90")} | {"coverage": 0.99, "num_tokens": 8}
+    record |= {f"top1_share_{end}": 0.1 for end in ("p50", "p10", "p90")} | {"coverage": 0.99, "num_tokens": 8}
     prediction = results.Prediction("a", {}, [{**record, "intra_cosine_by_layer": [0.1, 0.2]}])
     rows = prediction.rows()
     assert [(row["gradient_norm"], row["gradient_norm.down"]) for row in rows] == [(2.0, 0.5), (1.0, 0.25)]

@@ -124,9 +124,11 @@ def test_windows_of_a_text_are_not_called_independent():
 
 def test_a_prediction_says_for_whom_its_band_holds():
     value = {"inter_cosine_by_layer": [0.1, 0.31], "inter_cosine_by_layer_std": [0.01, 0.02]}
-    value |= {"top1_share_mean": 0.02, "top1_share_p10": 0.01, "top1_share_p90": 0.03}
+    value |= {"top1_share_p50": 0.02, "top1_share_p10": 0.01, "top1_share_p90": 0.03}
     (told, *_) = results.Prediction("gpt2-tiny", {}, [value]).summary()
-    assert "0.310" in told and "0.020" in told and "fresh embeddings 80% lie between 1% and 3%" in told
+    assert "0.310" in told and "0.020" in told
+    assert "2% of the inputs to get one and the same token: the median of seeds with fresh embeddings" in told
+    assert "of which 80% lie between 1% and 3%" in told
 
 
 SEARCHED = {"num_seeds": 100, "reason": "r is 1.000", "confirmed": {"verdict": "unrelated", "reason": "it is not"}}
