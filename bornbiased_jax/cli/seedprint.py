@@ -56,7 +56,7 @@ _DESCRIPTIONS = "; ".join(f"{name}: {test.description}" for name, test in TESTS.
     "--neurons",
     type=NeuronsType(),
     metavar="N|all",
-    help="Neurons of each MLP that are compared, of two checkpoints.  [default: 4096]",
+    help="Neurons of each MLP that are compared, of two checkpoints.  [default: 4096, and all to be matched]",
 )
 @click.option(
     "--signs",

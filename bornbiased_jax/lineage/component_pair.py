@@ -323,9 +323,16 @@ class ComponentPair:
 
     @cached_property
     def matching(self) -> Matching:
-        """Neurons matched twice: in coordinates where both models have the same, else in token space.
+        """Neurons of all blocks matched twice."""
+        return self.match()
+
+    def match(self, num_blocks: int | None = None) -> Matching:
+        """Match neurons twice: in coordinates where both models have the same, else in token space.
 
         Token space sees through rotations, and sees less: only as many directions as tokens spread over.
+
+        Args:
+            num_blocks: so many blocks alone, from the first to the last; all unless given.
 
         Raises:
             EvidenceError: they cannot be matched.
@@ -341,7 +348,9 @@ class ComponentPair:
                     raise
         if self.repeats["neurons"].parts:
             raise EvidenceError("both models repeat their neurons")
-        return match_neurons(self.neurons, space, self.base.shape)
+        count = len(self.neurons) if num_blocks is None else min(num_blocks, len(self.neurons))
+        indices = np.linspace(0, len(self.neurons) - 1, count).round().astype(int).tolist()
+        return match_neurons([self.neurons[index] for index in indices], space, self.base.shape)
 
     @property
     def _has_common_coordinates(self) -> bool:

@@ -98,6 +98,13 @@ class Neurons:
         """The number of neurons that are stored."""
         return len(self.coordinates["up"])
 
+    def first(self, count: int) -> Neurons:
+        """Return the sketches of the first neurons alone."""
+        token, coordinates = (
+            {name: rows_nK[:count] for name, rows_nK in sketch.items()} for sketch in (self.token, self.coordinates)
+        )
+        return dataclasses.replace(self, token=token, coordinates=coordinates)
+
     @property
     def is_complete(self) -> bool:
         """True if every neuron is stored, so that neurons in another order can be matched."""
@@ -280,3 +287,11 @@ class Fingerprint:
         """The settings for a model that is compared with this one: tokens by number where these have no strings."""
         is_by_ids = any(component.token_labels == "ids" for component in self.components.values())
         return dataclasses.replace(self.settings, token_labels="ids") if is_by_ids else self.settings
+
+    def first_neurons(self, count: int) -> Fingerprint:
+        """Return the fingerprint with the first neurons of each MLP alone, as one made with so many has them."""
+        components = {
+            name: dataclasses.replace(component, neurons=tuple(mlp.first(count) for mlp in component.neurons))
+            for name, component in self.components.items()
+        }
+        return dataclasses.replace(self, components=components)

@@ -22,6 +22,8 @@ from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
 
 NEURONS = 4096
 """Neurons of each MLP that two checkpoints are compared by, by default: all of small models."""
+# Wider MLPs are not matched unless asked for: an assignment takes minutes, and gigabytes.
+_WIDEST_MATCHED = 16_384
 LABELS = {"coordinates": SIGNLESS, "units": TOKEN_NEURONS, "heads": TOKEN_HEADS}
 """Values of ``--labels``, and the evidence that permutes these labels."""
 
@@ -50,13 +52,16 @@ def auto(
         InputError: a bad option, or weights that cannot be read.
     """
     # Sketches of both, with one key; checkpoints only where this package can run them.
-    sketches = _fingerprint_pair(base, suspect, sign_key, neurons)
+    is_stored = any(model.stored is not None for model in (base, suspect))
+    # By default tests look at some neurons of wide MLPs, and matching, which needs all, at those of a few blocks.
+    has_all = neurons is None and not is_stored and _are_matched_whole(base, suspect)
+    sketches = _fingerprint_pair(base, suspect, sign_key, "all" if has_all else neurons)
     checkpoints = base.runnable, suspect.runnable
     has_untrained = any(checkpoint is not None and checkpoint.is_initial for checkpoint in checkpoints)
-    options = Options(alpha, check_count(num_permutations), has_untrained=has_untrained)
+    limit = NEURONS if has_all else None
+    options = Options(alpha, check_count(num_permutations), has_untrained=has_untrained, neurons=limit)
     outputs_verdict = None if outputs is None else outputs()
     # Identity: of tensors where both models are there, of logits where tensors differ.
-    is_stored = any(model.stored is not None for model in (base, suspect))
     difference = None
     if not is_stored and not has_untrained:
         with tensors_bar(base.roles, "comparing the tensors") as advance:
@@ -144,6 +149,18 @@ def _fingerprint_pair(
         by_ids = dataclasses.replace(settings, token_labels="ids")
         return base.fingerprint(by_ids), suspect.fingerprint(by_ids)
     return first, second
+
+
+def _are_matched_whole(base: ComparedModel, suspect: ComparedModel) -> bool:
+    """Tell whether all neurons of two checkpoints are few enough to be matched: experts have many times as many."""
+    widths = [
+        model.roles.array_shape(role)[-1]
+        for model in (base, suspect)
+        for role in model.roles.roles
+        if role.group == "up"
+    ]
+    has_experts = any(role.expert is not None for model in (base, suspect) for role in model.roles.roles)
+    return not has_experts and max(widths, default=0) <= _WIDEST_MATCHED
 
 
 def _equal_tensors(base: Fingerprint, suspect: Fingerprint) -> set[str]:

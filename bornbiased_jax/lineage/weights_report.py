@@ -208,7 +208,7 @@ def write_notes(
     if comparison.matching is None:
         notes.append(f"Neurons were not matched: {comparison.matching_reason}.")
     else:
-        notes.append(_matched(comparison.matching, comparison.components))
+        notes.append(_matched(comparison.matching, comparison.components, len(comparison.pairs)))
     notes += _pairing(comparison)
     if deciding is not None:
         notes += exactness
@@ -231,13 +231,14 @@ def _other_tensors(comparison: WeightsComparison, base: Fingerprint) -> str:
     return f"; not {', '.join(map(path_in_words, unequal))}" if 0 < len(unequal) <= _SHOWN_NAMES else ""
 
 
-def _matched(matching: Matching, components: Sequence[str]) -> str:
+def _matched(matching: Matching, components: Sequence[str], num_blocks: int) -> str:
     """Say how far two matchings of the first component agree, and what that is held against."""
     neurons = "neurons" if len(components) == 1 else f"{component_title(components[0])}'s neurons"
     is_beyond = "more" if matching.agreement > matching.threshold else "no more"
+    of_blocks = f" in {len(matching.by_block)} of {num_blocks} blocks" if len(matching.by_block) < num_blocks else ""
     return (
-        f"Two independent matchings of the {neurons} agree on {matching.agreement:.1%} of them, {is_beyond} than the "
-        f"{matching.threshold:.1%} from which on they decide; {matching.seen}. This has no p-value."
+        f"Two independent matchings of the {neurons}{of_blocks} agree on {matching.agreement:.1%} of them, {is_beyond} "
+        f"than the {matching.threshold:.1%} from which on they decide; {matching.seen}. This has no p-value."
     )
 
 

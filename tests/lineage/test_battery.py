@@ -18,7 +18,9 @@ from bornbiased_jax.derive.changes import ChangeContext, parse_change
 from bornbiased_jax.derive.derive import derive
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
+from bornbiased_jax.lineage import battery, weights_compare
 from bornbiased_jax.lineage.battery import ALL, Options, compare_weights, screening_z
+from bornbiased_jax.lineage.compared_model import ComparedModel
 from bornbiased_jax.lineage.component_pair import ComponentPair, _have_one_sign
 from bornbiased_jax.lineage.evidence import KINDS, MATCHED, RAW_NEURONS, SIGNLESS, TOKEN_NEURONS
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
@@ -225,6 +227,37 @@ def test_permuted_neurons_of_a_rotated_copy_are_found_by_matching_alone():
     undecided = quick(subset, hidden)
     assert undecided.verdict == "unrelated"
     assert any("64 of 128 neurons stored" in note for note in undecided.detail["notes"])
+
+
+@pytest.mark.slow
+def test_neurons_of_wide_mlps_are_matched_whole_where_tests_look_at_a_part(monkeypatch):
+    """Permuted neurons of a copy, rotated as well, of which a part is stored."""
+    monkeypatch.setattr(weights_compare, "NEURONS", 32)
+    monkeypatch.setattr(battery, "_WIDE_BLOCKS", 2)
+
+    def made(seed, changes):
+        return derive(reference(seed), [parse_change(text) for text in changes.split()], ChangeContext(0, None))
+
+    base, near, other = made(1, "noise:0.01"), made(1, "noise:0.05"), made(2, "noise:0.01")
+    hidden = made(1, "noise:0.01 rotate:7 permute:8 heads:9 noise:0.05")
+
+    def compared(suspect, **options):
+        sources = [Checkpoint.from_params(model.cfg, model.params) for model in (base, suspect)]
+        return weights_compare.auto(*map(ComparedModel, sources), **options)
+
+    found = compared(hidden)
+    assert (found.verdict, found.p_value) == ("same-lineage", None) and found.detail["agreement"] > 0.9
+    assert len(found.detail["agreement_by_block"]) == 2
+    assert any("matchings of the neurons in 2 of 4 blocks agree" in note for note in found.detail["notes"])
+    unrelated = compared(other)
+    assert unrelated.verdict == "unrelated" and unrelated.detail["agreement"] < 0.1
+    # A number of neurons that the user gives is all that is read; above the limit none are matched by default.
+    assert any("32 of 128 neurons stored" in note for note in compared(hidden, neurons=32).detail["notes"])
+    monkeypatch.setattr(weights_compare, "_WIDEST_MATCHED", 100)
+    assert any("32 of 128 neurons stored" in note for note in compared(hidden).detail["notes"])
+    # Where other evidence decides, no time is spent on them.
+    monkeypatch.setattr(weights_compare, "_WIDEST_MATCHED", 200)
+    assert compared(near).detail["agreement"] is None
 
 
 def test_components_name_the_blocks_that_agree():
