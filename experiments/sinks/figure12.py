@@ -153,7 +153,7 @@ EXPERIMENTS = {
 }
 for _suffix, _tokens, _changes, _cost in (
     ("_256", "17 million", {}, "not measured: hours on two cores for the models that both share"),
-    ("_256_2m", "2 million", SHORTER, "an hour and a half on two cores for the models that both share"),
+    ("_256_2m", "2 million", SHORTER, "three quarters of an hour on two cores for the models that both share"),
 ):
     _laptop = {**WIDE, "schedule": {**WIDE["schedule"], **_changes}, "cures": list(FIGURE_12)}
     for _name in ("figure12", "table7"):

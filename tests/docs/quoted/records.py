@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
 from scipy import stats
 
 from bornbiased_jax.experiments import results
@@ -33,6 +34,13 @@ def _pattern(phrase: str) -> re.Pattern[str]:
 def result_of(name: str, scale: str = "laptop"):
     """Read the result of a committed record."""
     return results.committed(name, scale)["result"]
+
+
+def perplexities(name: str, text: str) -> list[float]:
+    """Average the perplexities of Table 7 over seeds: with amplification, with attenuation, of the baseline."""
+    runs = result_of(name)["cures"]
+    order = ("positional amplification", "positional attenuation", "baseline")
+    return [float(np.mean([seed["perplexity"][text] for seed in runs[mitigation]["by_seed"]])) for mitigation in order]
 
 
 def power_of_ten(log10: float) -> str:

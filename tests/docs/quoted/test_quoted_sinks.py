@@ -6,9 +6,9 @@ from scipy import stats
 
 from bornbiased_jax.experiments import results
 from bornbiased_jax.experiments.sinks import price_tables, sink_cures, sink_growth
-from bornbiased_jax.report.numbers import p_value, percent
+from bornbiased_jax.report.numbers import fixed, p_value, percent
 from bornbiased_jax.stats.multiple import holm
-from tests.docs.quoted.records import assert_quoted, result_of, span
+from tests.docs.quoted.records import assert_quoted, perplexities, result_of, span
 
 
 def _first_tokens_part(name: str, schemes: tuple[str, ...]):
@@ -89,7 +89,10 @@ def _mitigations() -> list[str]:
     ]
     on_smollm2 = [percent(0)(_first_of(result_of("real_models"), scheme)[0]) for scheme in ("a8", "a6")]
     (larger, larger_std), (small, small_std) = map(_costs, ("sink_cures_larger", "sink_cures"))
+    amplified, attenuated, baseline = (fixed(1)(each) for each in perplexities("table7_256_2m", "WikiText-2"))
     return [
+        f"({attenuated} on the test text of WikiText-2, where the baseline has {baseline}), amplification doubles the "
+        f"perplexity ({amplified})",
         f"of one has sinks in {further[0]} of the heads, that of the other in {further[1]}.",
         f"(D_sink) is at most {max(abs(mean) for mean, _ in parts):.4f} nats at eight bits",
         f"of {len(parts)} intervals, each at 95%, {excluding} exclude zero",
