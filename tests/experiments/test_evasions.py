@@ -40,6 +40,9 @@ def check_pattern(record):
 def test_each_test_sees_what_it_is_said_to_see(record):
     assert len(record["result"]["rows"]) == 2 * len(evasions.CHANGES)
     check_pattern(record)
+    assert len(record["result"]["replaced"]) == 2
+    for row in record["result"]["replaced"]:
+        assert row["loss_replaced"] > row["loss"] and list(row["verdicts"]) == list(evasions.KEYS)
 
 
 @pytest.mark.parametrize("change", evasions.CHANGES)
