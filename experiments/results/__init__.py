@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, NotRequired
+from typing import Any
 
-from typing_extensions import TypedDict
-
-from bornbiased_jax import experiments, io, schema
+from bornbiased_jax import experiments, io
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.experiments import runner
 from bornbiased_jax.experiments.base import SCALES, Entry, Record, source_name, split_data
@@ -20,53 +18,10 @@ TOLERANCE = 1e-3
 """How far two numbers may lie apart, relative to the larger one, before :func:`differences` names them."""
 
 
-class _Revision(TypedDict):
-    revision: str
-    dirty: bool
-
-
-class _Provenance(TypedDict):
-    git: _Revision | None
-    code: NotRequired[str]
-    versions: NotRequired[Mapping[str, object]]
-    precision: NotRequired[str]
-
-
-class _Stored(TypedDict):
-    """What is read here of a record's file; the rest is the experiment's."""
-
-    experiment: str
-    scale: Literal["smoke", "laptop", "paper"]
-    settings: Mapping[str, object]
-    data: str | None
-    status: Literal["complete", "failed"]
-    provenance: _Provenance
-    digest: NotRequired[str]
-
-
-class _Finished(_Stored):
-    result: Mapping[str, object]
-
-
 def committed(name: str, scale: str) -> Record | None:
     """Return the committed record of an experiment, or None."""
     path = FOLDER / scale / f"{name}.json"
-    return _read(path) if path.exists() else None
-
-
-def _read(path: Path) -> Record:
-    """Read a record, of the experiment that its file is named for.
-
-    Raises:
-        InputError: it is corrupted, or another file.
-    """
-    remedy = "remove it, or run the experiment again"
-    record: Record = io.read_json(path)
-    if schema.check(_Stored, record, str(path), remedy)["status"] == "complete":
-        schema.check(_Finished, record, str(path), remedy)
-    if record["experiment"] != path.stem or path.stem not in experiments.MODULES:
-        raise InputError(f"{path} is no record of an experiment of this name: {remedy}")
-    return record
+    return runner.read_record(path) if path.exists() else None
 
 
 def names() -> Iterator[tuple[str, str]]:
@@ -123,7 +78,7 @@ def collect(out: Path | str, folder: Path = FOLDER) -> list[Path]:
 
 def _finished(out: Path | str) -> list[Record]:
     """Read the finished records of an output folder."""
-    records = [_read(path) for path in sorted((io.user_path(out) / runner.RECORDS).glob("*.json"))]
+    records = [runner.read_record(path) for path in sorted((io.user_path(out) / runner.RECORDS).glob("*.json"))]
     return [record for record in records if record["status"] == "complete"]
 
 
@@ -150,7 +105,7 @@ def verify(out: Path | str, former: Path | str | None = None, folder: Path = FOL
         _check_traceable(rerun)
         name, scale = rerun["experiment"], rerun["scale"]
         for place in sorted(folder.glob(f"*/{name}.json")):
-            record = _read(place)
+            record = runner.read_record(place)
             earlier = record if record["scale"] == scale else _former_record(former, rerun, record)
             if earlier is None or _asked(earlier) != _asked(rerun):
                 continue
@@ -176,7 +131,7 @@ def _former_record(former: Path | str | None, rerun: Record, record: Record) -> 
     path = None if former is None else runner.record_path(former, rerun["experiment"])
     if path is None or not path.exists():
         return None
-    stored = _read(path)
+    stored = runner.read_record(path)
     same_code = stored["provenance"].get("code") == record["provenance"].get("code")
     return stored if same_code and stored["scale"] == rerun["scale"] and stored["status"] == "complete" else None
 
