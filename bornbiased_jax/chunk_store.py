@@ -13,12 +13,14 @@ import functools
 import hashlib
 import importlib
 import json
+import math
 import os
 import re
+import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from io import BytesIO
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
 from annotated_types import Len
@@ -38,6 +40,8 @@ REQUESTED, FAILED = "asked-", "failed-"
 _FUNCTION = re.compile(r"(bornbiased_jax|experiments|tests)(\.\w+)+:compute")
 _UNOPENED = frozenset((errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ESTALE))
 """Errors of opening a file that say nothing about its content."""
+MOST_REQUESTED = 10_000_000
+"""Chunks of one call: more would take more time than there is, and more memory to list them."""
 _REMOVE = "it was edited or corrupted: remove it"
 
 T = TypeVar("T")
@@ -225,6 +229,8 @@ class TaskStore:
         for name in self.names():
             if name.startswith(REQUESTED):
                 record = _read_record(RequestedRecord, self.path / name)
+                if len(record["seeds"]) * len(record["ranges"]) > MOST_REQUESTED:
+                    raise InputError(f"{self.path / name} names more chunks than any call can request: {_REMOVE}")
                 chunks |= {Chunk(seed, start, stop) for seed in record["seeds"] for start, stop in record["ranges"]}
         return chunks
 
@@ -252,7 +258,9 @@ class TaskStore:
         if not os.path.lexists(path):
             return None
         try:
-            with io.check_regular(path).open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
+            with io.check_regular(path).open("rb") as stream:
+                _check_sizes(stream)
+                stored = np.load(stream, allow_pickle=False)
                 about = json.loads(str(stored["about"]))
                 flat = {name: stored[f"leaf{i}"] for i, name in enumerate(about["names"])}
             if (about["page"], about["chunk"]) != (self.task.key, chunk.name):
@@ -310,6 +318,25 @@ class TaskStore:
                     with contextlib.suppress(FileNotFoundError):
                         times.append(entry.stat().st_mtime)
         return sorted(times)
+
+
+def _check_sizes(stream: BinaryIO) -> None:
+    """Refuse an archive whose arrays take more memory than its bytes.
+
+    Raises:
+        ValueError: they would, or :meth:`TaskStore.write` wrote none of this form.
+    """
+    num_bytes = stream.seek(0, os.SEEK_END)
+    with zipfile.ZipFile(stream) as archive:
+        for member in archive.infolist():
+            if member.compress_type != zipfile.ZIP_STORED or member.file_size > num_bytes:
+                raise ValueError("it is not what was written")
+            with archive.open(member) as content:
+                np.lib.format.read_magic(content)
+                shape, _, dtype = np.lib.format.read_array_header_1_0(content)
+            if math.prod(shape) * dtype.itemsize > member.file_size:
+                raise ValueError("it is not what was written")
+    stream.seek(0)
 
 
 def _digest(flat: Mapping[str, np.ndarray]) -> str:

@@ -19,7 +19,7 @@ from bornbiased_jax.init import FIXABLE, distribution, draw
 from bornbiased_jax.model.limits import check_length
 from bornbiased_jax.model.model import head_path
 from bornbiased_jax.parameters import parameter_table
-from bornbiased_jax.prediction import check_room, stack_of
+from bornbiased_jax.prediction import check_room, one_blas_thread, stack_of
 from bornbiased_jax.theory.given_head import NODES, Direction, fractions_given_head
 from bornbiased_jax.theory.mean_field import profile
 from bornbiased_jax.theory.predict import contraction, independent_inputs, last_token_fraction, scatter
@@ -69,7 +69,8 @@ def top1_given_table(cfg: ModelConfig, seq_len: int, num_inputs: int, seed: int,
     check_length(cfg, seq_len)
     check_room(cfg, seq_len)
     try:
-        return _top1(cfg, stack, seq_len, num_inputs, seed, tokens)
+        with one_blas_thread():
+            return _top1(cfg, stack, seq_len, num_inputs, seed, tokens)
     except ValueError as error:
         raise InputError(f"theory cannot predict this: {error}") from error
 

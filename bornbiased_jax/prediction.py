@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import TypedDict
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from bornbiased_jax import hardware
 from bornbiased_jax.config import ModelConfig, check_config
@@ -204,8 +206,9 @@ def predict_gradients(cfg: ModelConfig, seq_len: int, num_inputs: int) -> Gradie
     check_room(cfg, seq_len, exact=True)
     described = stack_of(cfg)
     try:
-        forward = mean_field.profile(described, seq_len, exact=True)
-        norms = gradients.gradients(forward, num_inputs, head_of(cfg), biases_of(cfg), cfg.norm_parameters)
+        with one_blas_thread():
+            forward = mean_field.profile(described, seq_len, exact=True)
+            norms = gradients.gradients(forward, num_inputs, head_of(cfg), biases_of(cfg), cfg.norm_parameters)
     except ValueError as error:
         raise InputError(f"theory cannot predict this: {error}") from error
     groups = {group: values.tolist() for group, values in norms.by_group.items()}
@@ -260,6 +263,15 @@ def check_room(cfg: ModelConfig, seq_len: int, *, exact: bool = False) -> None:
     )
 
 
+def one_blas_thread() -> AbstractContextManager[object]:
+    """Keep BLAS to one thread, for theory's small matrices.
+
+    A second thread gains nothing there, and on a busy machine its waiting costs fourfold.
+    """
+    limits: AbstractContextManager[object] = threadpool_limits(1, user_api="blas")
+    return limits
+
+
 def _of_equal_logits(top1: TopFraction, vocab_size: int) -> TopFraction:
     """Return what is measured where head or states are zeros: of equal logits the first token's is taken always."""
     log10_p = None
@@ -306,14 +318,15 @@ def predict(
     described = stack_of(cfg, tokens=tokens)
     check_room(cfg, seq_len)
     try:
-        prediction = whole_model.predict(
-            described,
-            seq_len,
-            cfg.vocab_size,
-            num_inputs=num_inputs,
-            tied=cfg.tie_embeddings and tokens,
-            coverage=coverage,
-        )
+        with one_blas_thread():
+            prediction = whole_model.predict(
+                described,
+                seq_len,
+                cfg.vocab_size,
+                num_inputs=num_inputs,
+                tied=cfg.tie_embeddings and tokens,
+                coverage=coverage,
+            )
     except ValueError as error:
         raise InputError(f"theory cannot predict this: {error}") from error
     profile, cosine, top1 = prediction.profile, prediction.contraction, prediction.top1

@@ -10,7 +10,7 @@ from typing import TypedDict
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.limits import check_length
-from bornbiased_jax.prediction import biases_of, check_gradients, check_room, head_of, stack_of
+from bornbiased_jax.prediction import biases_of, check_gradients, check_room, head_of, one_blas_thread, stack_of
 from bornbiased_jax.theory import attention_weights, gradients, mean_field, sublayers
 from bornbiased_jax.theory.mean_field import MeanFieldProfile
 from bornbiased_jax.theory.stack import WRITERS, Stack
@@ -101,11 +101,12 @@ def diagram(cfg: ModelConfig, seq_len: int, num_inputs: int) -> Diagram:
     is_normed = base.qk_norm or (base.norm != "none" and base.norm_position == "pre")
     logits = "std of logits" if is_normed else "std of logits for inputs of unit variance"
     strength = "scale of the weights that write to the residual stream"
-    return {
-        "seq_len": seq_len,
-        "depth": _plane(cell, at_depth, ("scale of all weights", SCALES), ("blocks", DEPTHS), None),
-        "attention": _plane(cell, at_attention, (logits, logit_stds), (strength, SCALES), num_layers),
-    }
+    with one_blas_thread():
+        return {
+            "seq_len": seq_len,
+            "depth": _plane(cell, at_depth, ("scale of all weights", SCALES), ("blocks", DEPTHS), None),
+            "attention": _plane(cell, at_attention, (logits, logit_stds), (strength, SCALES), num_layers),
+        }
 
 
 def scaled(stack: Stack, scales: Mapping[str, float]) -> Stack:

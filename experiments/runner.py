@@ -10,13 +10,14 @@ import json
 import os
 import re
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple, NotRequired
 
 from jax.sharding import Mesh
+from typing_extensions import TypedDict
 
-from bornbiased_jax import experiments, io, progress
+from bornbiased_jax import experiments, io, progress, schema
 from bornbiased_jax.code import code_digest
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.executors import Engine, local
@@ -39,6 +40,34 @@ STANDFIRST = (
     "What untrained transformers already prefer: a reproduction in JAX of the paper of this name, "
     "its printed numbers next to those measured here."
 )
+
+
+class _Revision(TypedDict):
+    revision: str
+    dirty: bool
+
+
+class _Provenance(TypedDict):
+    git: _Revision | None
+    code: NotRequired[str]
+    versions: NotRequired[Mapping[str, object]]
+    precision: NotRequired[str]
+
+
+class _Stored(TypedDict):
+    """What is read here of a record's file; the rest is the experiment's."""
+
+    experiment: str
+    scale: Literal["smoke", "laptop", "paper"]
+    settings: Mapping[str, object]
+    data: str | None
+    status: Literal["complete", "failed"]
+    provenance: _Provenance
+    digest: NotRequired[str]
+
+
+class _Finished(_Stored):
+    result: Mapping[str, object]
 
 
 class Computing(NamedTuple):
@@ -239,6 +268,21 @@ def record_path(out: Path | str, name: str) -> Path:
     return Path(out) / RECORDS / f"{name}.json"
 
 
+def read_record(path: Path) -> Record:
+    """Read a record, of the experiment that its file is named for.
+
+    Raises:
+        InputError: it is corrupted, or another file.
+    """
+    remedy = "remove it, or run the experiment again"
+    record: Record = io.read_json(path)
+    if schema.check(_Stored, record, str(path), remedy)["status"] == "complete":
+        schema.check(_Finished, record, str(path), remedy)
+    if record["experiment"] != path.stem or path.stem not in experiments.MODULES:
+        raise InputError(f"{path} is no record of an experiment of this name: {remedy}")
+    return record
+
+
 def _check_data(data: str | None) -> None:
     """Check that the files named in ``--data`` are there, before an experiment runs that reads none."""
     for _, source in split_data(data):
@@ -284,10 +328,9 @@ def is_complete(
 def _stored(path: Path) -> Record:
     """Read what lies in a record's place; empty where nothing does, or no record."""
     try:
-        record = io.read_json(path)
+        return read_record(path)
     except InputError:
         return {}
-    return record if isinstance(record, dict) else {}
 
 
 def is_current(record: Record, experiment: Experiment) -> bool:
@@ -398,7 +441,7 @@ def write_page(out: Folder | Path | str, new: Sequence[str] | None = None) -> di
             continue
         experiment = load(name)
         try:
-            record = io.read_json(path)
+            record = read_record(path)
             part = section(experiment, record, out)
             sections.append(part if new is None else dataclasses.replace(part, figures=FIGURES))
         except Exception as error:
@@ -428,7 +471,7 @@ def headlines(out: Path | str, names: Sequence[str]) -> dict[str, str]:
     sentences = {}
     for name in (name for name in experiments.MODULES if name in names):
         path = record_path(out, name)
-        record = io.read_json(path) if path.exists() else {}
+        record = _stored(path)
         if record.get("status") == "complete" and (sentence := load(name).headline(record)):
             sentences[name] = sentence
     return sentences

@@ -483,6 +483,17 @@ def test_a_file_that_another_process_of_the_command_wrote_meanwhile_is_its_own(t
         first.write_text("a", "by the first")
 
 
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path):
+    folder = Folder(tmp_path, "bornbiased x")
+    folder.write_text("a", "x").unlink()
+    os.mkfifo(tmp_path / "a")
+    answer = []
+    thread = threading.Thread(target=lambda: answer.append(folder.owns("a")), daemon=True)
+    thread.start()
+    thread.join(30)
+    assert answer == [False]
+
+
 def test_a_folder_that_the_same_command_began_meanwhile_is_its_own(tmp_path):
     actual, strange = Folder(tmp_path, "bornbiased x"), Folder(tmp_path, "bornbiased y")
     Folder(tmp_path, "bornbiased x").write_text("a", "by another process")

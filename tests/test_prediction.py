@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
-from bornbiased_jax import hardware, trainability
+from bornbiased_jax import given_table, hardware, prediction, trainability
 from bornbiased_jax.config import PRESETS, ModelConfig, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.given_table import top1_given_table
@@ -189,6 +190,31 @@ def test_wide_models_are_predicted_as_far_as_the_theory_integrates() -> None:
         assert "\n" not in str(caught.value)
     # Normed queries and keys keep it at 1.
     assert predict(TINY.replace(**wide, d_model=65_536, qk_norm=True), 16, tokens=False)
+
+
+def test_theory_computes_with_one_thread_of_blas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that wait for one another on a busy machine made predictions take ten times as long."""
+    threads = []
+
+    def look(*_arguments: object, **_options: object) -> None:
+        threads.append({library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"})
+        raise ValueError("seen")
+
+    monkeypatch.setattr(prediction.whole_model, "predict", look)
+    monkeypatch.setattr(mean_field, "profile", look)
+    monkeypatch.setattr(given_table, "profile", look)
+    with threadpool_limits(2, user_api="blas"):
+        trainability.diagram(TINY, 4, 8)
+        for predicted in (
+            lambda: predict(TINY, 4),
+            lambda: predict_gradients(TINY, 4, 8),
+            lambda: top1_given_table(TINY, 4, 8, 0),
+        ):
+            before = len(threads)
+            with pytest.raises(InputError, match="seen"):
+                predicted()
+            assert len(threads) == before + 1
+    assert all(seen == {1} for seen in threads)
 
 
 def test_room_for_all_positions_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,7 +142,15 @@ def test_a_damaged_chunk_is_named_set_aside_and_computed_again(tmp_path, damage,
     np.testing.assert_equal(values, before)
 
 
-@pytest.mark.parametrize(("before", "after"), [(b"{'descr'", b"z'descr'"), (b"'<i8'", b"',i8'")])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"{'descr'", b"z'descr'"),
+        (b"'<i8'", b"',i8'"),
+        # An array of 80 petabytes: a MemoryError ended every call.
+        (b"(5000,), }" + 16 * b" ", b"(10000000000000000,), }".ljust(26)),
+    ],
+)
 def test_chunk_with_corrupted_array_header_computed_again(tmp_path, before, after):
     """NumPy parses a header before the archive's checksum: this was a TokenError or a SyntaxError."""
     tasks, chunk = task_store(tmp_path), CHUNKS[0]
@@ -150,6 +158,17 @@ def test_chunk_with_corrupted_array_header_computed_again(tmp_path, before, afte
     path = tasks.path / chunk.name
     about, header, rest = path.read_bytes().partition(b"leaf0.npy")
     path.write_bytes(about + header + rest.replace(before, after, 1))
+    assert tasks.read(chunk) is None and path.with_name(f"{path.name}.damaged").exists()
+
+
+def test_chunk_of_compressed_arrays_is_none_of_ours(tmp_path):
+    """A small file could take all memory."""
+    tasks, chunk = task_store(tmp_path), CHUNKS[0]
+    tasks.write(chunk, {"a": np.zeros(5000)})
+    path = tasks.path / chunk.name
+    with np.load(path) as stored:
+        arrays = {**stored}
+    np.savez_compressed(path, **arrays)
     assert tasks.read(chunk) is None and path.with_name(f"{path.name}.damaged").exists()
 
 
@@ -521,5 +540,10 @@ def test_status_names_what_it_cannot_read(tmp_path):
     content = json.loads(path.read_text())
     path.write_text(json.dumps({**content, "code": "other"}))
     with pytest.raises(InputError, match=r"task\.json does not belong"):
+        status(tmp_path)
+    path.write_text(json.dumps(content))
+    product = {"seeds": list(range(4000)), "ranges": [[start, start + 1] for start in range(4000)]}
+    (tasks.path / "asked-0.json").write_text(json.dumps(product))
+    with pytest.raises(InputError, match=r"asked-0\.json names more chunks than any call"):
         status(tmp_path)
     assert (tmp_path / MARKER).exists()

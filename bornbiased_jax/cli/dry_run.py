@@ -12,6 +12,7 @@ import click
 
 from bornbiased_jax import parallel
 from bornbiased_jax.checkpoints import open_checkpoint
+from bornbiased_jax.checkpoints.formats.run import find_steps
 from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.cli import outputs
 from bornbiased_jax.config import ModelConfig
@@ -26,6 +27,7 @@ from bornbiased_jax.results.probes import Part
 from bornbiased_jax.results.wording import size
 from bornbiased_jax.text.documents import check_source
 from bornbiased_jax.training import PretrainConfig
+from bornbiased_jax.training.config import output_folder
 from bornbiased_jax.training.initial import check_architecture, initial_references
 from bornbiased_jax.training.memory import memory_needed as training_memory
 from bornbiased_jax.training.setup import check_folder
@@ -76,7 +78,7 @@ def probe_requirements(
 
 
 def pretrain_requirements(config: PretrainConfig) -> tuple[float, int, dict[str, float]]:
-    """Count the forward and backward passes of all steps and seeds, and the memory of a step on one device.
+    """Count the forward and backward passes of the steps that are left of all seeds, and a step's memory on one device.
 
     Returns:
         Operations, parameters and memory, as :func:`report` takes them.
@@ -92,7 +94,9 @@ def pretrain_requirements(config: PretrainConfig) -> tuple[float, int, dict[str,
     check_source(config.data)
     if config.steps is None:
         raise InputError("--dry-run does not read the data, which say how many steps an epoch has: give --steps")
-    tokens = config.steps * config.tokens_per_step * len(config.seeds)
+    # A run resumes after its last checkpoint.
+    steps = max(0, config.steps - max(find_steps(output_folder(config)), default=0))
+    tokens = steps * config.tokens_per_step * len(config.seeds)
     needed = training_memory(config)
     operations = tokens * flops_per_token(config.model, config.context)
     return operations, weights_bytes(config.model) // FLOAT, {"state": needed.state, "batch": needed.activations}

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 import jax
 from jax.sharding import Mesh
-from threadpoolctl import threadpool_limits
 
 from bornbiased_jax import io, parallel, progress
 from bornbiased_jax.checkpoints import Checkpoint
@@ -317,15 +315,6 @@ def scratch_folder(stream: bool, scratch: str | None) -> Path | None:
     if not stream:
         return None
     return io.user_path(scratch) if scratch is not None else cache_dir() / "streamed"
-
-
-def one_blas_thread() -> AbstractContextManager[object]:
-    """Keep BLAS to one thread, for theory's small matrices.
-
-    A second thread gains nothing there, and on a busy machine its waiting costs fourfold.
-    """
-    limits: AbstractContextManager[object] = threadpool_limits(1, user_api="blas")
-    return limits
 
 
 def start(

@@ -76,16 +76,14 @@ def predict(
             raise InputError("--diagram stands alone: leave --sweep and --gradients out")
         if not places.has_any():
             raise InputError("a diagram is a page: say where with --page FILE")
-        with options.one_blas_thread():
-            report = trainability.diagram(cfg, seq_len, num_inputs)
+        report = trainability.diagram(cfg, seq_len, num_inputs)
         places.show(Trainability(name, report, cfg.to_dict()), name)
         return
     # One prediction for each value of a sweep.
     records: list[dict[str, Any]] = []
-    with options.one_blas_thread():
-        for field, value in configs:
-            record = {**value, **predict_config(field, seq_len, num_inputs=num_inputs, tokens=tokens)}
-            if arguments["gradients"]:
-                record |= {**predict_gradients(field, seq_len, num_inputs), "num_tokens": num_inputs * seq_len}
-            records.append(record)
+    for field, value in configs:
+        record = {**value, **predict_config(field, seq_len, num_inputs=num_inputs, tokens=tokens)}
+        if arguments["gradients"]:
+            record |= {**predict_gradients(field, seq_len, num_inputs), "num_tokens": num_inputs * seq_len}
+        records.append(record)
     places.show(Prediction(name, cfg.to_dict(), records, next(iter(configs[0][1]), "")), name)

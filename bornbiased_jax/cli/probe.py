@@ -324,7 +324,6 @@ def _probe(
     if not arguments["theory"]:
         return records
     is_tokens = arguments["input_spec"] == "tokens"
-    with options.one_blas_thread():
-        if part == "preference":
-            return theory.with_fractions(subject.cfg, records, tokens=is_tokens, table_seed=table_seed)
-        return theory.with_cosines(subject.cfg, records, tokens=is_tokens)
+    if part == "preference":
+        return theory.with_fractions(subject.cfg, records, tokens=is_tokens, table_seed=table_seed)
+    return theory.with_cosines(subject.cfg, records, tokens=is_tokens)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from matplotlib.axes import Axes
@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from bornbiased_jax.config import FieldValue, ModelConfig, check_config
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.keys import check_seed
 from bornbiased_jax.model.layers import HIGHEST
 from bornbiased_jax.probes import ProbeOptions, ProbeRecord, run
 from bornbiased_jax.probes.inputs import Inputs, random_inputs
@@ -427,11 +428,11 @@ def contraction(
 def _of_untrained(
     cfg: ModelConfig, part: Part, seeds: Sequence[int], inputs: Inputs, embedding_seed: int | None
 ) -> list[ProbeRow]:
-    if isinstance(seeds, int | str):
+    if isinstance(seeds, str) or not isinstance(seeds, Iterable) or getattr(seeds, "ndim", 1) == 0:
         raise InputError(f"seeds={seeds!r} is one value: give a list, as in seeds=[{seeds}] or seeds=range(8)")
     options = ProbeOptions(intra=part == "contraction")
     # A seed that is named twice would count twice in means and corrections.
-    distinct = list(dict.fromkeys(seeds))
+    distinct = list(dict.fromkeys(map(check_seed, seeds)))
     records = run.probe(untrained(cfg, fixed_embedding_seed=embedding_seed), distinct, inputs, options)
     return [part_of(record, part, cfg, inputs) for record in records]
 

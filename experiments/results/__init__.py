@@ -21,7 +21,7 @@ TOLERANCE = 1e-3
 def committed(name: str, scale: str) -> Record | None:
     """Return the committed record of an experiment, or None."""
     path = FOLDER / scale / f"{name}.json"
-    return io.read_json(path) if path.exists() else None
+    return runner.read_record(path) if path.exists() else None
 
 
 def names() -> Iterator[tuple[str, str]]:
@@ -50,7 +50,7 @@ def taken(record: Record) -> dict[str, float]:
 
 
 def collect(out: Path | str, folder: Path = FOLDER) -> list[Path]:
-    """Copy the finished records of an output folder to the committed place.
+    """Copy the finished records of an output folder to the committed place, but for those of scale smoke.
 
     Args:
         out: what ``bornbiased reproduce --out`` was given.
@@ -60,19 +60,26 @@ def collect(out: Path | str, folder: Path = FOLDER) -> list[Path]:
         The files written.
 
     Raises:
-        InputError: there is none, or one of them is not of a clean tree, was edited, or holds a path; nothing is copied
-            then.
+        InputError: there is none, or one of them is corrupted, not of a clean tree, was edited, or holds a path;
+            nothing is copied then.
     """
-    records = [io.read_json(path) for path in sorted((Path(out) / "records").glob("*.json"))]
-    finished = [record for record in records if record.get("status") == "complete"]
-    if not finished:
-        raise InputError(f"{out} holds no finished record: name the folder that reproduce --out was given")
-    for record in finished:
+    records = [record for record in _finished(out) if record["scale"] != "smoke"]
+    if not records:
+        raise InputError(
+            f"{out} holds no finished record of scale laptop or paper: name the folder that reproduce --out was given"
+        )
+    for record in records:
         _check_traceable(record)
     return [
         io.write_text(folder / record["scale"] / f"{record['experiment']}.json", _compact(record))
-        for record in [_portable(record) for record in finished]
+        for record in [_portable(record) for record in records]
     ]
+
+
+def _finished(out: Path | str) -> list[Record]:
+    """Read the finished records of an output folder."""
+    records = [runner.read_record(path) for path in sorted((io.user_path(out) / runner.RECORDS).glob("*.json"))]
+    return [record for record in records if record["status"] == "complete"]
 
 
 def verify(out: Path | str, former: Path | str | None = None, folder: Path = FOLDER) -> list[Path]:
@@ -90,18 +97,15 @@ def verify(out: Path | str, former: Path | str | None = None, folder: Path = FOL
         The records that were verified.
 
     Raises:
-        InputError: a rerun is not of a clean tree, was edited, or differs in more than numbers; or there is nothing to
-            compare.
+        InputError: a record is corrupted, or a rerun is not of a clean tree, was edited, or differs in more than
+            numbers; or there is nothing to compare. Nothing is noted then.
     """
-    paths = []
-    for path in sorted((Path(out) / "records").glob("*.json")):
-        rerun = io.read_json(path)
-        if rerun.get("status") != "complete":
-            continue
+    texts: dict[Path, str] = {}
+    for rerun in _finished(out):
         _check_traceable(rerun)
         name, scale = rerun["experiment"], rerun["scale"]
         for place in sorted(folder.glob(f"*/{name}.json")):
-            record = io.read_json(place)
+            record = runner.read_record(place)
             earlier = record if record["scale"] == scale else _former_record(former, rerun, record)
             if earlier is None or _asked(earlier) != _asked(rerun):
                 continue
@@ -111,10 +115,10 @@ def verify(out: Path | str, former: Path | str | None = None, folder: Path = FOL
                 "command": runner.load(name).command(scale, _portable(rerun)["data"]),
                 "largest_difference": largest_difference(earlier["result"], rerun["result"]),
             }
-            paths.append(io.write_text(place, _compact({**record, "verified": verification})))
-    if not paths:
+            texts[place] = _compact({**record, "verified": verification})
+    if not texts:
         raise InputError(f"{out} holds no rerun of a committed record: name the folder that reproduce --out was given")
-    return paths
+    return [io.write_text(place, text) for place, text in texts.items()]
 
 
 def _asked(record: Record) -> tuple[object, str | None, object]:
@@ -127,16 +131,16 @@ def _former_record(former: Path | str | None, rerun: Record, record: Record) -> 
     path = None if former is None else runner.record_path(former, rerun["experiment"])
     if path is None or not path.exists():
         return None
-    stored: Record = io.read_json(path)
-    same_code = stored.get("provenance", {}).get("code") == record["provenance"]["code"]
-    return stored if same_code and stored["scale"] == rerun["scale"] and stored.get("status") == "complete" else None
+    stored = runner.read_record(path)
+    same_code = stored["provenance"].get("code") == record["provenance"].get("code")
+    return stored if same_code and stored["scale"] == rerun["scale"] and stored["status"] == "complete" else None
 
 
 def _check_traceable(record: Record) -> None:
     """Refuse a record that was edited, or whose code cannot be found again."""
     if record.get("digest") not in (None, content_digest(record)):
         raise InputError(f"the record {record['experiment']} was changed since it was made: run it again")
-    git = record["provenance"].get("git")
+    git = record["provenance"]["git"]
     if git is None or git["dirty"]:
         state = "outside a git checkout" if git is None else "by a checkout with uncommitted changes"
         raise InputError(f"the record {record['experiment']} was made {state}: run it from a clean worktree")

@@ -4,7 +4,9 @@ import json
 
 import pytest
 
-from bornbiased_jax import hardware
+from bornbiased_jax import hardware, io
+from bornbiased_jax.checkpoints.formats.run import FOLDER
+from bornbiased_jax.cli import dry_run
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
@@ -59,6 +61,22 @@ def test_pretrain_operations_are_six_for_each_weight_and_token(capsys):
     matrices = 3 * (2 * 24 * 24 + 2 * 24 * 12 + 3 * 24 * 40) + 24 * 301
     attention = 12 * 3 * 24 * 11 / 2
     assert plan["operations"] == pytest.approx(2 * 6 * 4 * 10 * (6 * matrices + attention))
+
+
+@pytest.mark.parametrize(("saved", "left"), [((0,), 6), ((0, 2, 4), 2), ((0, 6), 0), ((0, 8), 0)])
+def test_operations_of_a_run_that_resumes_are_those_of_the_steps_left(saved, left, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    all_steps = dry(TRAIN, capsys)
+    settings = []
+    monkeypatch.setattr(dry_run, "check_folder", settings.append)
+    assert dry(TRAIN, capsys) == all_steps
+    record = {"config": settings[0].to_dict(), "steps": 6, "tokens_digest": "", "initial_digest": None}
+    io.write_json("run/run.json", record)
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    for step in saved:
+        (tmp_path / "run" / FOLDER / str(step)).mkdir(parents=True)
+    assert dry(TRAIN, capsys) == all_steps | {"operations": all_steps["operations"] * left / 6}
 
 
 def refused_below(check, number, monkeypatch):

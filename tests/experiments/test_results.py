@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 from click.testing import CliRunner
@@ -35,10 +36,45 @@ def write(tmp_path, *records):
 
 
 def test_finished_records_are_collected_by_scale(tmp_path):
-    out = write(tmp_path, record(), record(experiment="figure1", status="failed"), record(experiment="table2"))
+    finished = record(scale="laptop")
+    failed, smoke = record(experiment="figure1", scale="laptop", status="failed"), record(experiment="figure6")
+    out = write(tmp_path, finished, failed, smoke, record(experiment="table2", scale="paper"))
     paths = results.collect(out, tmp_path / "kept")
-    assert [str(path.relative_to(tmp_path / "kept")) for path in paths] == ["smoke/table1.json", "smoke/table2.json"]
-    assert json.loads(paths[0].read_text()) == record()
+    assert [str(path.relative_to(tmp_path / "kept")) for path in paths] == ["laptop/table1.json", "paper/table2.json"]
+    assert json.loads(paths[0].read_text()) == finished
+
+
+FOREIGN = [
+    "[1, 2]",
+    "{",
+    "{}",
+    json.dumps({"name": "somebody's"}),
+    json.dumps(record(scale="huge")),
+    json.dumps(record(scale=["laptop"])),
+    json.dumps(record(scale="laptop", experiment="../../table1")),
+    json.dumps(record(scale="laptop", experiment="table2")),
+    json.dumps(record(scale="laptop", provenance=[])),
+    json.dumps(record(scale="laptop", provenance={"git": {"revision": 3}, "code": "0"})),
+    json.dumps(record(scale="laptop", data={"a": 1})),
+    json.dumps(record(scale="laptop", result=None)),
+    json.dumps({name: entry for name, entry in record(scale="laptop").items() if name != "settings"}),
+]
+
+
+@pytest.mark.parametrize("text", FOREIGN)
+@pytest.mark.parametrize("action", [results.collect, results.verify])
+def test_foreign_json_among_records_is_refused_by_its_name(tmp_path, text, action):
+    out, folder = write(tmp_path, record(experiment="figure1", scale="laptop")), commit(tmp_path, record())
+    (out / "records" / "table1.json").write_text(text)
+    with pytest.raises(InputError, match=re.escape(str(out / "records" / "table1.json"))):
+        action(out, folder=folder)
+    assert not (folder / "laptop").exists()
+
+
+def test_a_damaged_committed_record_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(results, "FOLDER", commit(tmp_path, record(scale="laptop")))
+    (tmp_path / "committed" / "laptop" / "table1.json").write_text("{}")
+    assert main([]) == 2 and str(tmp_path / "committed") in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -53,17 +89,18 @@ def test_finished_records_are_collected_by_scale(tmp_path):
         ({"result": {"file": "/home/me/model.gguf"}}, "a path of this machine at result.file"),
         ({"digest": "0" * 64}, "table1 was changed since it was made"),
         ({"status": "failed"}, "holds no finished record"),
+        ({"scale": "smoke"}, "no finished record of scale laptop or paper"),
     ],
 )
 def test_untraceable_records_not_collected(tmp_path, changes, words):
-    out = write(tmp_path, record(experiment="figure1", status="failed"), record(**changes))
+    out = write(tmp_path, record(experiment="figure1", status="failed"), record(**{"scale": "laptop"} | changes))
     with pytest.raises(InputError, match=words):
         results.collect(out, tmp_path / "kept")
     assert not (tmp_path / "kept").exists()
 
 
 def test_data_is_named_without_its_folder(tmp_path):
-    made = record(data="base=/home/me/a.txt;code=builtin:code;/data/b.bin")
+    made = record(scale="laptop", data="base=/home/me/a.txt;code=builtin:code;/data/b.bin")
     out = write(tmp_path, made | {"digest": content_digest(made)})
     (path,) = results.collect(out, tmp_path / "kept")
     kept = json.loads(path.read_text())

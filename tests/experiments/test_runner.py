@@ -17,6 +17,7 @@ from bornbiased_jax.experiments import runner
 from bornbiased_jax.experiments.base import SCALES, Experiment
 from bornbiased_jax.experiments.runner import reproduce
 from bornbiased_jax.io import MARKER
+from bornbiased_jax.record import content_digest
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
 from bornbiased_jax.text.corpora import corpus
@@ -465,6 +466,24 @@ def test_a_damaged_record_is_set_aside_and_made_again(catalogue, tmp_path, capsy
     assert reproduce(["one"], "smoke", tmp_path, quiet=True).done == ("one",)
     assert (tmp_path / "records" / "one.json.damaged").read_bytes() == torn
     assert "one.json was corrupted or changed: set aside as one.json.damaged" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"provenance": []}, {"result": None}, {"settings": 3}],
+)
+@pytest.mark.parametrize("name", ["one", "two"])
+def test_an_edited_record_ends_no_run_though_its_digest_is_right(catalogue, tmp_path, name, changes):
+    """That of the experiment is made again; of another one the page says why it is not shown."""
+    catalogue.add("one")
+    catalogue.add("two")
+    reproduce(["two", "one"], "smoke", tmp_path, quiet=True)
+    edited = record(tmp_path, name) | changes
+    (tmp_path / "records" / f"{name}.json").write_text(json.dumps(edited | {"digest": content_digest(edited)}))
+    outcome = reproduce(["one"], "smoke", tmp_path, quiet=True)
+    assert (outcome.exit_code, outcome.done) == (0, ("one",) if name == "one" else ())
+    assert runner.headlines(tmp_path, ["two"]) == {}
+    assert ("The record two.json cannot be shown" in (tmp_path / "index.html").read_text()) == (name == "two")
 
 
 def test_a_finished_record_of_another_scale_is_kept(catalogue, tmp_path, capsys):

@@ -3,6 +3,8 @@
 import dataclasses
 import typing
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import bornbiased_jax as bf
@@ -22,6 +24,11 @@ CALLS = {
     "preset of no name": (lambda: bf.preset(3), "unknown model '3'"),
     "preset field": (lambda: bf.preset("gpt2-tiny", depth=3), "unknown model field 'depth'"),
     "name for cfg": (lambda: bf.contraction("gpt2-tiny"), "give one, as preset"),
+    "one seed as a float": (lambda: bf.preference(CFG, seeds=3.0), "give a list, as in seeds=\\[3.0\\]"),
+    "one seed of NumPy": (lambda: bf.contraction(CFG, seeds=np.int64(3)), "is one value: give a list"),
+    "one seed of JAX": (lambda: bf.preference(CFG, seeds=jnp.asarray(3)), "is one value: give a list"),
+    "seeds of JAX below 0": (lambda: bf.preference(CFG, seeds=jnp.asarray([3, -1])), "seed=-1 is not an integer"),
+    "no seeds at all": (lambda: bf.preference(CFG, seeds=None), "seeds=None is one value"),
     "one seed": (lambda: bf.preference(CFG, seeds=3), "give a list, as in seeds=\\[3\\]"),
     "seed text": (lambda: bf.init_seed(CFG, "a"), "seed='a' is not an integer"),
     "cfg of init_seed": (lambda: bf.init_seed("gpt2-tiny", 0), "give one, as preset"),
