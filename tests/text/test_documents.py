@@ -196,6 +196,20 @@ def test_plain_text_is_cut_at_blank_lines(tmp_path):
     assert len(list(read_documents(path))) == 1
 
 
+def test_blank_rows_are_no_documents_and_cost_no_more_than_text(tmp_path, monkeypatch):
+    # Rows were looked at again at each row after them: this many took minutes.
+    path = write(tmp_path / "a.txt", "\n" * 70_000 + "text\n")
+    assert list(read_file(path)) == ["\n" * 70_000 + "text\n"]
+    # Nor are parts of a blank line, or more blank rows than a document may have.
+    write(path, "one\n" + " " * 100 + "two")
+    assert [document.strip() for document in read_file(path, longest=10)] == ["one", "two"]
+    monkeypatch.setattr(documents, "LONGEST_DOCUMENT", 50)
+    write(path, "one\n" + " \n" * 1000 + "two\n")
+    assert max(map(len, read_file(path, longest=10))) < 60
+    with pytest.raises(InputError, match="holds no text"):
+        list(read_documents(write(path, " " * 65_536)))
+
+
 def test_reading_is_lazy(tmp_path):
     path = write(tmp_path / "a.jsonl", '{"text": "first"}\n' + "x" * 3 * documents._BLOCK)
     reader = read_documents(path)
