@@ -62,6 +62,13 @@ def test_bad_json_lines_are_named(tmp_path, content, message):
     assert str(path) in str(caught.value)
 
 
+def test_a_row_of_many_fields_is_refused_in_one_line(tmp_path):
+    path = write(tmp_path / "a.jsonl", json.dumps({f"name {number}\n": 0 for number in range(10_000)}))
+    with pytest.raises(InputError, match="no field 'text', only 'name 0") as caught:
+        list(read_documents(path))
+    assert len(str(caught.value)) < len(str(path)) + 200
+
+
 def test_parquet(tmp_path):
     pyarrow = pytest.importorskip("pyarrow", exc_type=ImportError)
     parquet = pytest.importorskip("pyarrow.parquet", exc_type=ImportError)
