@@ -26,7 +26,7 @@ from bornbiased_jax.schema import BatchSize, Count, CountOrNone, Seed, SeqLen, T
 
 @click.command("generate", cls=Command)
 @click.argument("checkpoint", metavar="C", help=CHECKPOINT)
-@click.option("--prompt", metavar="TEXT", help="Text to continue.")
+@click.option("--prompt", type=options.PROMPT, metavar="TEXT", help="Text to continue.")
 @click.option("--prompt-ids", metavar="IDS", help="Token ids to continue, as in 5,17,3.")
 @click.option("--max-new-tokens", type=options.Ranged(CountOrNone), default=32, help="Tokens to add at most.")
 @click.option("--temperature", type=options.Ranged(Temperature), default=0.0, help="0 takes the most probable token.")

@@ -74,6 +74,8 @@ class FileType(TextType):
 
 
 TEXT = TextType()
+PROMPT = click.types.StringParamType()
+"""Any text: a space can be continued, and after a BOS token nothing at all."""
 OUTPUT = OutputType()
 FILE = FileType()
 

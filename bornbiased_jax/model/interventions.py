@@ -91,8 +91,17 @@ def combine(*several: Edit | Edits | None) -> Edits:
     return Edits(*(_chain([edit for edit in column if edit is not None]) for column in columns))
 
 
-def of_layer(edits: Edits, layer: jax.Array) -> Edits:
-    """Return the edits of one block: functions of the activation alone."""
+def of_layer(edits: Edits, layer: jax.Array, num_layers: int) -> Edits:
+    """Return the edits of one block of a model of this depth: functions of the activation alone.
+
+    Raises:
+        InputError: edits of this module that were made for another depth.
+    """
+    # An index beyond the blocks that an edit knows would be taken for its last.
+    for edit in jax.tree.leaves(edits, is_leaf=_is_by_block):
+        if _is_by_block(edit) and len(edit.args[1]) != num_layers:
+            known = len(edit.args[1])
+            raise InputError(f"an edit is made for {known} blocks, but the model has {num_layers}: make it for those")
     return Edits(*(None if edit is None else functools.partial(edit, layer=layer) for edit in edits))
 
 
@@ -167,62 +176,90 @@ def silence(cfg: ModelConfig, neurons: Sequence[Neuron]) -> Edits:
     return write(cfg, dict.fromkeys(neurons, 0.0), position=1)
 
 
-def write(cfg: ModelConfig, values: Mapping[Neuron, float], *, position: int) -> Edits:
+def write(cfg: ModelConfig, values: Mapping[Neuron, float], *, position: int, length: int | None = None) -> Edits:
     """Set the activation of each neuron at one position, and 0 elsewhere.
 
     With the activation that it has at the first token, ``position`` 1 restores what :func:`silence` took, and another
     position moves it there.
 
+    Args:
+        cfg: the architecture.
+        values: the activation of each neuron.
+        position: from 1; shorter sequences are refused.
+        length: T of the sequences at least: edits of the same length share a compiled program. ``position`` unless
+            given.
+
     Raises:
-        InputError: a neuron that the model does not have, a position below 1.
+        InputError: a neuron that the model does not have, a value that float32 does not have, a position out of range.
     """
     # Activations of the named neurons are multiplied with 0 everywhere, and their value is added at one position.
     keep_LF = np.ones((cfg.num_layers, max(cfg.d_ff, 1)), np.float32)
     value_LF = np.zeros_like(keep_LF)
     for neuron, value in values.items():
         check_neuron(cfg, neuron)
+        _check_number(value, str(neuron))
         keep_LF[neuron.block - 1, neuron.unit] = 0.0
         value_LF[neuron.block - 1, neuron.unit] = value
-    row = _row(position)
-    return Edits(mlp_hidden=Partial(_write_neurons, jnp.asarray(keep_LF), jnp.asarray(value_LF), row))
+    at_P, _ = _sites(length, [position], cfg.num_layers, None)
+    return Edits(mlp_hidden=Partial(_write_neurons, at_P, jnp.asarray(keep_LF), jnp.asarray(value_LF)))
 
 
-def clear(cfg: ModelConfig, channels: Sequence[int], *, position: int, blocks: Sequence[int] | None = None) -> Edits:
+def clear(
+    cfg: ModelConfig,
+    channels: Sequence[int],
+    *,
+    position: int,
+    blocks: Sequence[int] | None = None,
+    length: int | None = None,
+) -> Edits:
     """Set channels of the residual stream to 0 at one position, after each of the blocks (by default all).
+
+    Args:
+        cfg: the architecture.
+        channels: from 0.
+        position: from 1; shorter sequences are refused.
+        blocks: where to act, counted from 1; everywhere unless given.
+        length: T of the sequences at least: edits of the same length share a compiled program. ``position`` unless
+            given.
 
     Raises:
         InputError: a channel, position or block that the model does not have.
     """
     # Which channels stay after each block: 0 where one is cleared.
+    at_P, active_L = _sites(length, [position], cfg.num_layers, blocks)
     keep_LD = np.ones((cfg.num_layers, cfg.d_model), np.float32)
     for channel in channels:
         if not 0 <= channel < cfg.d_model:
             raise InputError(f"channel {channel} is not between 0 and {cfg.d_model - 1}, the last of this model")
-        for block in range(1, cfg.num_layers + 1) if blocks is None else blocks:
-            _check_block(cfg.num_layers, block)
-            keep_LD[block - 1, channel] = 0.0
-    return Edits(residual=Partial(_clear_channels, jnp.asarray(keep_LD), _row(position)))
+        keep_LD[np.asarray(active_L), channel] = 0.0
+    return Edits(residual=Partial(_clear_channels, at_P, jnp.asarray(keep_LD)))
 
 
 def _write_neurons(
-    keep_LF: jax.Array, value_LF: jax.Array, row: jax.Array, x_BTF: jax.Array, layer: jax.Array
+    at_P: jax.Array, keep_LF: jax.Array, value_LF: jax.Array, x_BTF: jax.Array, layer: jax.Array
 ) -> jax.Array:
-    # The position is an array, so that another one is no other program.
-    at_T1 = (jnp.arange(x_BTF.shape[1]) == row).astype(x_BTF.dtype)[:, None]
+    at_T1 = _over_sequence(at_P, x_BTF.shape[1]).astype(x_BTF.dtype)[:, None]
     added_TF = at_T1 * value_LF[layer].astype(x_BTF.dtype)[None]
     return x_BTF * keep_LF[layer].astype(x_BTF.dtype)[None, None] + added_TF[None]
 
 
-def _clear_channels(keep_LD: jax.Array, row: jax.Array, x_BTD: jax.Array, layer: jax.Array) -> jax.Array:
-    here_T1 = (jnp.arange(x_BTD.shape[1]) == row)[:, None]
+def _clear_channels(at_P: jax.Array, keep_LD: jax.Array, x_BTD: jax.Array, layer: jax.Array) -> jax.Array:
+    here_T1 = _over_sequence(at_P, x_BTD.shape[1])[:, None]
     kept_TD = jnp.where(here_T1, keep_LD[layer][None], 1.0).astype(x_BTD.dtype)
     return x_BTD * kept_TD[None]
 
 
-def _row(position: int) -> jax.Array:
-    if position < 1:
-        raise InputError(f"position {position} is below 1, the first")
-    return jnp.asarray(position - 1, jnp.int32)
+def _over_sequence(at_P: jax.Array, length: int) -> jax.Array:
+    """Return boolean [T]: where an edit acts, which later positions than the first P are not."""
+    _check_reach(len(at_P), length)
+    return jnp.pad(at_P, (0, length - len(at_P)))
+
+
+def _check_reach(P: int, length: int) -> None:
+    if length < P:
+        raise InputError(
+            f"position {P} is edited, but {length} positions are computed: use longer sequences and positions='all'"
+        )
 
 
 def _check_block(num_layers: int, block: int) -> None:
@@ -262,7 +299,7 @@ def amplify_variance(
     """
     L, T = mean_LTHK.shape[:2]
     at_T, active_L = _sites(T, positions, L, blocks)
-    _check_factor(factor)
+    _check_number(factor, "factor")
     mean = jnp.asarray(mean_LTHK, jnp.float32)
     return Partial(_scale_around, at_T, active_L, jnp.float32(factor), mean)
 
@@ -289,7 +326,7 @@ def scale_output(
         InputError: a position, block or factor out of range.
     """
     at_T, active_L = _sites(length, positions, num_layers, blocks)
-    _check_factor(factor)
+    _check_number(factor, "factor")
     return Partial(_scale_around, at_T, active_L, jnp.float32(factor), None)
 
 
@@ -314,11 +351,7 @@ def _scale_around(
 ) -> jax.Array:
     """Scale by λ around μ, or around 0 without one, where ``at_P`` is true; later positions than the first P stay."""
     P = len(at_P)
-    if o_BTHK.shape[1] < P:
-        raise InputError(
-            f"position {P} is edited, but {o_BTHK.shape[1]} positions are computed: "
-            "use longer sequences and positions='all'"
-        )
+    _check_reach(P, o_BTHK.shape[1])
     # The first P positions, scaled around μ or around 0.
     old_BPHK = o_BTHK[:, :P]
     if mean_LPHK is None:
@@ -354,6 +387,13 @@ def _sites(
     return jnp.asarray(at_T), jnp.asarray(active_L)
 
 
-def _check_factor(factor: float) -> None:
-    if not np.isfinite(factor):
-        raise InputError(f"factor {factor} is not a finite number")
+def _is_by_block(node: object) -> bool:
+    """Return whether a node of a tree is an edit of this module, whose second array has a row for each block."""
+    functions = (_mask_alone, _scale_around, _write_neurons, _clear_channels)
+    return isinstance(node, Partial) and node.func in functions
+
+
+def _check_number(value: float, name: str) -> None:
+    # Beyond float32 it would be infinite, and 0 times it no number.
+    if not abs(value) <= float(np.finfo(np.float32).max):
+        raise InputError(f"{name} {value} is not a finite number of float32")

@@ -356,7 +356,7 @@ class BlockProgram:
             past=past,
             rolling=options.rolling,
             # Edits learn here which block they act in.
-            edits=NO_EDITS if options.edit is None else of_layer(as_edits(options.edit), index),
+            edits=NO_EDITS if options.edit is None else of_layer(as_edits(options.edit), index, self.cfg.num_layers),
             capture=self.capture,
             precision=options.precision,
             last_only=at_last and is_final,

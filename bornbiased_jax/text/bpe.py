@@ -269,8 +269,10 @@ def from_byte_level(
     return _build(backend, name, scheme.eos_token)
 
 
-def from_gpt2(vocab_text: str, merges_text: str, name: str) -> LibraryTokenizer:
+def from_gpt2(vocab_text: str, merges_text: str, name: str, eos_token: str | None = None) -> LibraryTokenizer:
     """Read GPT-2's ``encoder.json`` (or ``vocab.json``) and ``vocab.bpe`` (or ``merges.txt``).
+
+    ``eos_token`` ends a document, else ``<|endoftext|>`` if the vocabulary has it.
 
     Raises:
         InputError: either is corrupted, or they do not belong together.
@@ -285,8 +287,8 @@ def from_gpt2(vocab_text: str, merges_text: str, name: str) -> LibraryTokenizer:
             if not left or not right or " " in right:
                 raise InputError(f"{name}: line {number} of its merges is not two pieces: put the model's own there")
             merges.append((left, right))
-    end = {END_OF_TEXT: vocab[END_OF_TEXT]} if END_OF_TEXT in vocab else {}
-    pieces = {piece: token for piece, token in vocab.items() if piece not in end}
+    special = {token: vocab[token] for token in filter(None, (eos_token, END_OF_TEXT)) if token in vocab}
+    pieces = {piece: token for piece, token in vocab.items() if piece not in special}
     merged = {left + right for left, right in merges}
     # Special tokens are no sums of others.
     plain = (piece for piece in pieces if not (piece.startswith("<") and piece.endswith(">")))
@@ -295,7 +297,9 @@ def from_gpt2(vocab_text: str, merges_text: str, name: str) -> LibraryTokenizer:
         raise InputError(
             f"{name} has {len(unmade)} pieces that no merge makes ({unmade[0]!r}): put the model's own there"
         )
-    return from_byte_level(pieces, merges, name, ByteLevel(special=end, eos_token=next(iter(end), None)))
+    return from_byte_level(
+        pieces, merges, name, ByteLevel(special=special, eos_token=eos_token or next(iter(special), None))
+    )
 
 
 def is_vocabulary(value: object) -> bool:

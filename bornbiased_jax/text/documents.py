@@ -350,21 +350,24 @@ def _pieces(path: Path, longest: int | None) -> Iterator[str]:
     Without one it is cut at a line end past twice that, and within a line past four times that.
     """
     parts: list[str] = []
-    size = 0
+    size, has_text = 0, False
     for line in _lines(path, LONGEST_DOCUMENT if longest is None else longest):
         blank = not line.strip()
         if longest is not None and parts and size >= (longest if blank else 2 * longest):
             if blank:
                 parts.append(line)
-                line = ""
-            if any(map(str.strip, parts)):
+                size, line = size + len(line), ""
+            if has_text:
                 yield "".join(parts)
-                parts, size = [], 0
+            # Blank rows go before the text after them, unless they are a whole document.
+            if has_text or size > LONGEST_DOCUMENT:
+                parts, size, has_text = [], 0, False
         parts.append(line)
         size += len(line)
+        has_text = has_text or not blank
         # A part of a long line, the rest of which follows.
-        if len(line) == longest and not line.endswith("\n"):
+        if len(line) == longest and not line.endswith("\n") and has_text:
             yield "".join(parts)
-            parts, size = [], 0
-    if any(map(str.strip, parts)):
+            parts, size, has_text = [], 0, False
+    if has_text:
         yield "".join(parts)

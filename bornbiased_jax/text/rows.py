@@ -9,6 +9,7 @@ from typing import IO
 
 from bornbiased_jax import hub
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.schema import cut
 from bornbiased_jax.text.protocol import checked_text
 
 
@@ -36,7 +37,7 @@ def _field(row: object, field: str, place: str) -> str:
     if not isinstance(row, dict):
         raise InputError(f"{place} is not an object with a field {field!r}")
     if field not in row:
-        raise InputError(f"{place} has no field {field!r}, only {', '.join(map(repr, row)) or 'none'}")
+        raise InputError(f"{place} has no field {field!r}, only {cut(', '.join(map(repr, row))) or 'none'}")
     text = row[field]
     if text is None:
         return ""
@@ -60,7 +61,7 @@ def parquet(path: Path, stream: IO[bytes], field: str) -> Iterator[str]:
         with pyarrow.parquet.ParquetFile(stream) as table:
             names = table.schema_arrow.names
             if field not in names:
-                raise InputError(f"{path} has no column {field!r}, only {', '.join(map(repr, names))}")
+                raise InputError(f"{path} has no column {field!r}, only {cut(', '.join(map(repr, names)))}")
             for batch in table.iter_batches(batch_size=1024, columns=[field]):
                 for text in batch.column(0).to_pylist():
                     text = _field({field: text}, field, str(path))

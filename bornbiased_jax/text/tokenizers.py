@@ -171,7 +171,7 @@ def _from_pair(path: Path) -> Tokenizer:
                 if not missing.is_file():
                     raise InputError(f"{path} needs {missing.name} in the same folder: put it there")
                 _refuse_other_classes(path.parent)
-                return bpe.from_gpt2(_read_text(vocab), _read_text(merges), vocab.name)
+                return bpe.from_gpt2(_read_text(vocab), _read_text(merges), vocab.name, _eos_token(path.parent))
     raise InputError(f"{path} is JSON, but no tokenizer: name a tokenizer.json, or encoder.json next to vocab.bpe")
 
 

@@ -80,6 +80,22 @@ def test_ids_are_continued_until_the_end_of_text_too(tokenizer, stop_id, monkeyp
     assert run(["generate", "model", "--prompt-ids", "65,66"]) == 0 and stops == [stop_id]
 
 
+@pytest.mark.parametrize(("prompt", "bos_id", "ids"), [(" ", None, [32]), ("\n", 7, [7, 10]), ("", 7, [7])])
+def test_a_prompt_of_spaces_is_continued_and_none_where_a_bos_token_stands_for_it(prompt, bos_id, ids, monkeypatch):
+    opened = SimpleNamespace(tokenizer=ByteTokenizer(bos_id=bos_id), cfg=preset("gpt2-tiny"))
+    monkeypatch.setattr(commands, "open_checkpoint", lambda _name: opened)
+    prompts = []
+    monkeypatch.setattr(generation, "generate", lambda _checkpoint, ids, *_, **__: prompts.append(ids) or ids)
+    assert run(["generate", "model", "--prompt", prompt]) == 0 and prompts == [ids]
+
+
+def test_an_empty_prompt_is_refused_without_a_bos_token(monkeypatch, capsys):
+    opened = SimpleNamespace(tokenizer=ByteTokenizer(), cfg=preset("gpt2-tiny"))
+    monkeypatch.setattr(commands, "open_checkpoint", lambda _name: opened)
+    assert run(["generate", "model", "--prompt", ""]) == 2
+    assert "the prompt is empty: give at least one token" in capsys.readouterr().err
+
+
 LOGITS_V = jnp.log(jnp.array([0.05, 0.5, 0.15, 0.3]))
 
 

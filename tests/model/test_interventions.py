@@ -10,22 +10,27 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model import ForwardOptions, empty_cache, streaming
 from bornbiased_jax.model.interventions import (
+    Neuron,
     amplify_variance,
+    clear,
+    combine,
     scale_output,
     self_only,
+    silence,
+    write,
 )
 from bornbiased_jax.probes.sinks import SinkOptions, measure_sinks
 from bornbiased_jax.probes.variance import ensemble_mean, position_moments
 from tests.model.forward import apply
 
 SMALL = dict(num_layers=3, d_model=32, vocab_size=61, d_ff=40, num_heads=4)
+CFG = preset("llama-tiny", **SMALL)
 T = 10
 
 
 @pytest.fixture(scope="module")
 def model():
-    cfg = preset("llama-tiny", **SMALL)
-    params = init_seed(cfg, 0)
+    cfg, params = CFG, init_seed(CFG, 0)
     params = jax.tree.map(lambda leaf: leaf * 10.0 if leaf.ndim > 2 else leaf, params)
     return cfg, params, np.random.default_rng(0).integers(0, 61, (6, T))
 
@@ -257,6 +262,14 @@ def test_sinks_appear_where_they_are_made_and_the_control_makes_none():
         (lambda mu: scale_output([1], 2.0, num_layers=3, blocks=[0]), "block 0 is not between 1 and 3"),
         (lambda mu: scale_output([0], 2.0, num_layers=3), "position 0"),
         (lambda mu: scale_output([1], float("nan"), num_layers=3), "factor nan"),
+        (lambda mu: scale_output([1], 1e39, num_layers=3), "factor 1e\\+39 is not a finite number of float32"),
+        (lambda mu: write(CFG, {Neuron(1, 2): float("nan")}, position=1), "blocks/1/mlp:2 nan is not a finite"),
+        (lambda mu: write(CFG, {Neuron(4, 2): 1.0}, position=1), "block 4 is not between 1 and 3"),
+        (lambda mu: write(CFG, {Neuron(1, 40): 1.0}, position=1), "neurons are 0 to 39"),
+        (lambda mu: write(CFG, {Neuron(1, 2): 1.0}, position=9, length=8), "position 9 is not between 1 and 8"),
+        (lambda mu: clear(CFG, [32], position=1), "channel 32"),
+        (lambda mu: clear(CFG, [1], position=0), "position 0"),
+        (lambda mu: clear(CFG, [], position=1, blocks=[4]), "block 4 is not between 1 and 3"),
     ],
 )
 def test_settings_out_of_range(call, words):
@@ -268,6 +281,9 @@ def test_an_edit_beyond_the_sequence_is_refused(model):
     cfg, params, tokens = model
     with pytest.raises(InputError, match="position 10 is edited, but 4 positions"):
         apply(cfg, params, tokens[:, :4], options=ForwardOptions(edit=scale_output([10], 2.0, num_layers=3)))
+    for edit in (write(cfg, {Neuron(1, 2): 1.0}, position=5), clear(cfg, [3], position=5)):
+        with pytest.raises(InputError, match="position 5 is edited, but 4 positions"):
+            apply(cfg, params, tokens[:, :4], options=ForwardOptions(edit=edit))
     with pytest.raises(InputError, match="said for 10 positions, but 4 x 4 are computed"):
         apply(cfg, params, tokens[:, :4], options=ForwardOptions(edit=self_only(10, [2], num_layers=3)))
     # The last position alone, or those after a cache, would be taken for the first.
@@ -275,3 +291,30 @@ def test_an_edit_beyond_the_sequence_is_refused(model):
     for positions, cache in (("last", None), ("all", empty_cache(cfg, len(tokens), T))):
         with pytest.raises(InputError, match="use positions='all' and no cache"):
             apply(cfg, params, tokens, positions=positions, options=ForwardOptions(edit=first, cache=cache))
+
+
+def test_an_edit_for_another_depth_is_refused(model):
+    """An index beyond an array's end is its last in JAX: block 3 would be edited as block 2."""
+    cfg, params, tokens = model
+    shallow = cfg.replace(num_layers=2)
+    mu = np.zeros((2, T, 4, 8))
+    for edit in (
+        self_only(T, [2], num_layers=2),
+        amplify_variance([2], 2.0, mean_LTHK=mu),
+        combine(silence(shallow, [Neuron(1, 2)]), scale_output([2], 2.0, num_layers=3)),
+        clear(shallow, [1], position=2),
+    ):
+        with pytest.raises(InputError, match="made for 2 blocks, but the model has 3"):
+            apply(cfg, params, tokens, options=ForwardOptions(edit=edit))
+
+
+def test_writes_of_one_length_share_a_program(model):
+    cfg, params, tokens = model
+    before = None
+    for position in (2, 5, 10):
+        edits = [write(cfg, {Neuron(1, 2): 1.0}, position=position, length=T)]
+        edits += [clear(cfg, [position], position=position, length=T)]
+        measure_sinks(cfg, params, tokens, edit=combine(*edits))
+        compiled = streaming._forward._cache_size()
+        assert before in (None, compiled)
+        before = compiled

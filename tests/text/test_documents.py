@@ -62,6 +62,13 @@ def test_bad_json_lines_are_named(tmp_path, content, message):
     assert str(path) in str(caught.value)
 
 
+def test_a_row_of_many_fields_is_refused_in_one_line(tmp_path):
+    path = write(tmp_path / "a.jsonl", json.dumps({f"name {number}\n": 0 for number in range(10_000)}))
+    with pytest.raises(InputError, match="no field 'text', only 'name 0") as caught:
+        list(read_documents(path))
+    assert len(str(caught.value)) < len(str(path)) + 200
+
+
 def test_parquet(tmp_path):
     pyarrow = pytest.importorskip("pyarrow", exc_type=ImportError)
     parquet = pytest.importorskip("pyarrow.parquet", exc_type=ImportError)
@@ -194,6 +201,20 @@ def test_plain_text_is_cut_at_blank_lines(tmp_path):
     assert "".join(documents) == "".join(paragraphs)
     assert all(piece.endswith("\n\n") and 200 <= len(piece) < 300 for piece in documents[:-1])
     assert len(list(read_documents(path))) == 1
+
+
+def test_blank_rows_are_no_documents_and_cost_no_more_than_text(tmp_path, monkeypatch):
+    # Rows were looked at again at each row after them: this many took minutes.
+    path = write(tmp_path / "a.txt", "\n" * 70_000 + "text\n")
+    assert list(read_file(path)) == ["\n" * 70_000 + "text\n"]
+    # Nor are parts of a blank line, or more blank rows than a document may have.
+    write(path, "one\n" + " " * 100 + "two")
+    assert [document.strip() for document in read_file(path, longest=10)] == ["one", "two"]
+    monkeypatch.setattr(documents, "LONGEST_DOCUMENT", 50)
+    write(path, "one\n" + " \n" * 1000 + "two\n")
+    assert max(map(len, read_file(path, longest=10))) < 60
+    with pytest.raises(InputError, match="holds no text"):
+        list(read_documents(write(path, " " * 65_536)))
 
 
 def test_reading_is_lazy(tmp_path):

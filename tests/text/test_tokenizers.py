@@ -267,6 +267,15 @@ def test_gpt2s_two_files_in_a_folder(tmp_path):
     (tmp_path / "merges.txt").write_text("\n".join(["#version: 0.2", *map(" ".join, model["merges"])]))
     sample = " the<|endoftext|>\n\n"
     assert load_tokenizer(tmp_path).encode(sample).tolist() == trained.encode(sample).tolist()
+    # The end of a document is that of the config next to them.
+    end = {"</s>": len(model["vocab"])}
+    (tmp_path / "vocab.json").write_text(json.dumps(model["vocab"] | end))
+    (tmp_path / bpe.CONFIG_FILE).write_text('{"tokenizer_class": "GPT2Tokenizer", "eos_token": "</s>"}')
+    loaded = load_tokenizer(tmp_path)
+    assert [loaded.eos_id] == list(end.values()) == loaded.encode("</s>").tolist()
+    (tmp_path / bpe.CONFIG_FILE).write_text('{"eos_token": {"content": "<end>"}}')
+    with pytest.raises(InputError, match="vocab.json has no token '<end>', by which its tokenizer_config.json ends"):
+        load_tokenizer(tmp_path)
 
 
 @pytest.mark.slow
