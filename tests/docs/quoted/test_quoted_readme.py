@@ -57,13 +57,20 @@ def _readme_on_lineage() -> list[str]:
     return [
         f"z of {int(least[0])} or more by coordinates and {least[1]:.0f} by neurons",
         f"at most {max(unrelated):.1f} between unrelated models",
-        f"Of {len(published)} published lineage tests that state a p-value, {sum(published)} keep its level",
+        f"Of {len(published)} published lineage tests that state a p-value, {sum(published)} keep its level on "
+        f"unrelated models, as far as {_models_of_court()} of them show;",
         f"so do all {len(own)} of this package, one on {fewer[0]} of the pairs and one on {fewer[1]} ",
         f"(of {family['num_checks']} further checks of these none rejects, smallest corrected p = {least_p:.3f}, "
         f"or {with_pair_left_out():.3f} with a pair that its code left out)",
         f"| {every} pairs; 6 |",
         f"(p = {last[0]:.2f}, {last[1]:.2f})",
     ]
+
+
+def _models_of_court() -> int:
+    """Trained models, and as many initializations."""
+    settings = results.committed("court", "laptop")["settings"]
+    return 2 * 2 * settings["seeds_an_order"] * len(settings["widths"]) * len(settings["corpora"])
 
 
 def _tried_on() -> list[dict]:
