@@ -71,10 +71,10 @@ def log10_p_value(count: int, num_inputs: int, vocab_size: int) -> float:
 
 
 def uniform_top_count_tail(count: int, num_inputs: int, vocab_size: int) -> float:
-    """Compute P(largest count ≥ ``count``) when all tokens are equally likely, to a relative error below 1/V.
+    """Compute P(largest count ≥ ``count``) when all tokens are equally likely, to 0.1% of itself for Table 1's N and V.
 
-    Counts are treated as independent binomials; they are negatively associated, so this is, if anything, too
-    large.
+    Counts are treated as independent binomials; they are negatively associated, so this is, if anything, too small:
+    by up to 2% of itself for 200 draws over 300 tokens.
 
     Raises:
         ValueError: as :func:`log10_p_value`.

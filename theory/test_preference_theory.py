@@ -75,13 +75,35 @@ def test_p_values_never_underflow_and_fall():
 def test_uniform_top_count():
     """Six or more of 10,000 draws over 32,000 tokens: 3.1%."""
     assert preference.uniform_top_count_tail(6, 10_000, 32_000) == pytest.approx(0.0312, abs=2e-4)
-    rng = np.random.default_rng(0)
-    tops = np.array([np.bincount(rng.integers(0, 300, 500)).max() for _ in range(4000)])
-    for count in (6, 7, 8):
-        tail = preference.uniform_top_count_tail(count, 500, 300)
-        error = np.sqrt(tail * (1 - tail) / tops.size)
-        # Treating the counts as independent costs up to 1/V, relatively to the events' number.
-        assert abs(np.mean(tops >= count) - tail) <= STANDARD_ERRORS * error + tail / 300 * count
+
+
+def _exact_top_count_tail(count: int, num_inputs: int, vocab_size: int) -> float:
+    """Count draws whose largest count stays below: Poisson counts, given that they sum to N."""
+    rate = num_inputs / vocab_size
+    below, power, left = np.ones(1), stats.poisson.pmf(np.arange(count), rate), vocab_size
+    while left:
+        if left % 2:
+            below = np.convolve(below, power)[: num_inputs + 1]
+        power, left = np.convolve(power, power)[: num_inputs + 1], left // 2
+    reached = below[num_inputs] if below.size > num_inputs else 0.0
+    return float(1 - reached / stats.poisson.pmf(num_inputs, num_inputs))
+
+
+@pytest.mark.parametrize(
+    ("num_inputs", "vocab_size", "error"), [(200, 300, 0.02), (500, 300, 0.0135), (2_000, 50_304, 1e-3)]
+)
+def test_uniform_top_count_tail_is_never_above_the_exact_one(num_inputs, vocab_size, error):
+    """Counts that sum to N are negatively associated: as independent ones they reach a count less often."""
+    for count in range(2, 8):
+        exact = _exact_top_count_tail(count, num_inputs, vocab_size)
+        tail = preference.uniform_top_count_tail(count, num_inputs, vocab_size)
+        assert (1 - error) * exact - 1e-9 < tail < exact + 1e-9, count
+
+
+def test_top_counts_of_section_3_under_uniformity():
+    """A top count of 2 has probability 0.60, one of 3 has 0.40: erratum 1."""
+    tails = [_exact_top_count_tail(count, 2_000, 50_304) for count in (2, 3, 4)]
+    np.testing.assert_allclose(-np.diff(tails), [0.5997, 0.3952], atol=1e-4)
 
 
 @pytest.mark.long

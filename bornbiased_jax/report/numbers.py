@@ -195,14 +195,14 @@ def _exponent(value: float, digits: int) -> int:
 
 
 def p_value(digits: int = 2) -> Format:
-    """Format a p-value; zero is what a float has of one below 10⁻³⁰⁰.
+    """Format a p-value; verdicts state 10⁻³⁰⁰ and a float has zero where p is smaller.
 
     Example:
-        >>> p_value(2)(0.0345), p_value(2)(0.0)
-        ('0.035', '< 10⁻³⁰⁰')
+        >>> p_value(2)(0.0345), p_value(2)(1e-300), p_value(2)(0.0)
+        ('0.035', '< 10⁻³⁰⁰', '< 10⁻³⁰⁰')
     """
     write = from_log10(digits)
-    return lambda p: write(-math.inf if p == 0 else math.log10(p))
+    return lambda p: write(-math.inf if p <= 10.0**LEAST_LOG10_P else math.log10(p))
 
 
 _FORMATS: dict[str, Format] = {"integer": integer, "identifier": identifier}

@@ -169,8 +169,9 @@ def _called_claims(record: Record, pairs: Sequence[Entry], relation: str, *, is_
         count, num_decided = called_related(pairs, test)
         limit = ""
         if num_decided and not is_related:
-            high = binomial_interval(count, num_decided)[1]
-            limit = f"; 95% interval up to {high:.0%} if the pairs, which share {models} models, were independent"
+            low, high = binomial_interval(count, num_decided)
+            interval = f"{low:.0%} to {high:.0%}" if count else f"up to {high:.0%}"
+            limit = f"; 95% interval {interval} if the pairs, which share {models} models, were independent"
         statements.append(
             Claim(f"Pairs of {relation} called one lineage by {words}; {name}{limit}", f"{count} of {num_decided}")
         )

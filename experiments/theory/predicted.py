@@ -17,6 +17,7 @@ from bornbiased_jax.prediction import stack_of
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, mean_std, p_value, percent, significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
+from bornbiased_jax.stats.intervals import binomial_interval
 from bornbiased_jax.theory.logits import Scatter
 from bornbiased_jax.theory.mean_field import profile
 from bornbiased_jax.theory.predict import SECOND_ORDER, contraction, scatter
@@ -146,8 +147,8 @@ def coverage(groups: Sequence[probing.Probed]) -> Entry:
     """Count measurements inside their interval, with a 95% interval of that fraction, resampled by model.
 
     Percentiles of ``RESAMPLES`` draws of as many models as there are, each with all of its measurements. Where every
-    measurement lies inside, resampling cannot move the fraction; the lower end is then that of none outside among the
-    models, 0.05^(1/models).
+    measurement lies inside, resampling cannot move the fraction; the lower end is then Clopper and Pearson's, of as
+    many models.
     """
     counts = by_model(groups)
     inside, total = (int(n) for n in counts.sum(axis=0))
@@ -160,7 +161,7 @@ def coverage(groups: Sequence[probing.Probed]) -> Entry:
         "models": len(counts),
         "models_inside": int(np.sum(counts[:, 0] == counts[:, 1])),
         "stated": float(groups[0]["theory"]["coverage"]),
-        "fraction_low": low if inside < total else 0.05 ** (1 / len(counts)),
+        "fraction_low": low if inside < total else binomial_interval(len(counts), len(counts))[0],
         "fraction_high": high,
     }
 

@@ -12,7 +12,7 @@ from bornbiased_jax.experiments import runner
 from bornbiased_jax.experiments.birth.table1 import headline
 from bornbiased_jax.experiments.lineage import disputes_tables, lineage_pairs, table4a, table4a_weights
 from bornbiased_jax.experiments.sinks import sink_cures, sink_interventions
-from bornbiased_jax.experiments.survival import checkpoints
+from bornbiased_jax.experiments.survival import checkpoints, trained_pairs
 from bornbiased_jax.experiments.theory import entropy_transition, predicted
 from bornbiased_jax.experiments.theory.settings import CHANGED_FOR
 from bornbiased_jax.probes.inputs import random_tokens
@@ -174,3 +174,15 @@ def test_the_caption_of_checkpoints_says_that_the_permutation_p_is_no_normal_tai
     assert max(abs(row["log10_p"] - stats.norm.logsf(row["z"]) / LN10) for row in rows) > 1000
     (panel,) = checkpoints.recognition_panels(record)
     assert "certified bound" in panel.caption and "normal" not in panel.caption
+
+
+def test_rates_of_unrelated_pairs_have_both_ends_where_some_are_called():
+    """Of 6 of 6 pairs the page gave the upper end alone, which is 100% whatever the number of pairs."""
+    record = json.loads((RECORDS / "trained_apart_256_2m.json").read_text())
+    claims = {
+        claim.measured: claim.statement for claim in trained_pairs.EXPERIMENTS["trained_apart_256_2m"].claims(record)
+    }
+    assert "; 95% interval 54% to 100% if the pairs" in claims["6 of 6"]
+    none = json.loads((RECORDS / "trained_apart.json").read_text())
+    (first, *_) = trained_pairs.EXPERIMENTS["trained_apart"].claims(none)
+    assert first.measured == "0 of 6" and "; 95% interval up to 46% if the pairs" in first.statement

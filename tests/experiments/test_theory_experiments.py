@@ -331,7 +331,7 @@ def test_coverage_is_resampled_by_model():
     assert together["fraction_low"] == pytest.approx(1 - 9 / 120)
     assert apart["fraction_low"] > together["fraction_low"]
     none = predicted.coverage(_measured_three_times({}))
-    assert none["fraction_low"] == pytest.approx(0.05 ** (1 / 40)) and none["fraction_high"] == 1
+    assert none["fraction_low"] == pytest.approx(0.025 ** (1 / 40)) and none["fraction_high"] == 1
     # Another configuration's seed 5 is another model.
     other = _measured_three_times({5: 3})
     other[0]["group"]["changes"] = {"num_layers": 2}

@@ -2,6 +2,7 @@ import math
 
 import pytest
 
+from bornbiased_jax.lineage.verdict import probability
 from bornbiased_jax.report import numbers, tables
 
 
@@ -34,6 +35,9 @@ from bornbiased_jax.report import numbers, tables
         (numbers.near_one(numbers.fixed(3)), 54.987, "55.0"),
         (numbers.p_value(2), 0.0345, "0.035"),
         (numbers.p_value(2), 0.0, "< 10⁻³⁰⁰"),
+        # The least that a verdict states: 10⁻⁵⁰⁷ stood in tables as 1.0 × 10⁻³⁰⁰.
+        (numbers.p_value(2), probability(-507.0), "< 10⁻³⁰⁰"),
+        (numbers.p_value(2), 2e-300, "2.0\u202f×\u202f10⁻³⁰⁰"),
         # What is no number is no p-value.
         (numbers.p_value(2), math.nan, "nan"),
         (numbers.from_log10(2), math.nan, "nan"),

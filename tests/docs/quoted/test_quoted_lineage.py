@@ -67,6 +67,7 @@ def _weight_tests() -> list[str]:
         f"({rates[0]} by the t-test, {rates[1]} by the U-test); of {sum(kind['num_pairs'] for kind in trained)} pairs "
         f"of two models trained apart it calls none, but all [{called} pairs at width 256]",
         *_level_of_token_neurons(),
+        *_tails_of_court(),
         *_evasions(),
     ]
 
@@ -85,7 +86,31 @@ def _level_of_token_neurons() -> list[str]:
         f"in {sum(case['rates'][0]['count'] for case in others)} of {sum(defined[1:]):,}, where 150 are expected",
         f"{further['count']} pairs below 0.05 where 500 are expected",
         f"of the {defined[0]:,} pairs before, {untied['rates'][1]['count']} where 250 are",
+        *_pooled_at_five_percent(untied, result_of("token_neurons_level")["summary"]),
         f"a rate of {percent(2)(further['high'])} at 5%",
+    ]
+
+
+def _pooled_at_five_percent(*summaries) -> list[str]:
+    """Both records of untied models together, below the level at which both have an excess."""
+    count = sum(summary["rates"][1]["count"] for summary in summaries)
+    total = sum(summary["num_pairs"] - summary["num_undefined"] for summary in summaries)
+    # With 2,000 permutations the 100 smallest of 2,001 numbers lie below 0.05.
+    p = stats.binomtest(count, total, 100 / 2_001).pvalue
+    return [
+        f"Together {count} of {total:,} have one ({percent(2)(count / total)}), for which p is {p_value(2)(p)} by "
+        "itself"
+    ]
+
+
+def _tails_of_court() -> list[str]:
+    """The smallest p of two published tests, and the chance that one of as many independent ones is so small."""
+    least = {test: min(row["least"] for row in _of_court(test, "")) for test in ("φ_U", "φ_MATCH")}
+    count = sum(row["num_pairs"] for row in _of_court("φ_U", ""))
+    chance = -math.expm1(count * math.log1p(-least["φ_U"]))
+    return [
+        f"of φ_U one of {count} p is {p_value(2)(least['φ_U'])}, which one of as many independent ones is with a "
+        f"chance of {percent(1)(chance)}, and of φ_MATCH one is {p_value(2)(least['φ_MATCH'])}.".replace("\u202f", " ")
     ]
 
 

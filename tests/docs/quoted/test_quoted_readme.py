@@ -57,13 +57,20 @@ def _readme_on_lineage() -> list[str]:
     return [
         f"z of {int(least[0])} or more by coordinates and {least[1]:.0f} by neurons",
         f"at most {max(unrelated):.1f} between unrelated models",
-        f"Of {len(published)} published lineage tests that state a p-value, {sum(published)} keep its level",
+        f"Of {len(published)} published lineage tests that state a p-value, {sum(published)} keep its level on "
+        f"unrelated models, as far as {_models_of_court()} of them show;",
         f"so do all {len(own)} of this package, one on {fewer[0]} of the pairs and one on {fewer[1]} ",
         f"(of {family['num_checks']} further checks of these none rejects, smallest corrected p = {least_p:.3f}, "
         f"or {with_pair_left_out():.3f} with a pair that its code left out)",
         f"| {every} pairs; 6 |",
         f"(p = {last[0]:.2f}, {last[1]:.2f})",
     ]
+
+
+def _models_of_court() -> int:
+    """Trained models, and as many initializations."""
+    settings = results.committed("court", "laptop")["settings"]
+    return 2 * 2 * settings["seeds_an_order"] * len(settings["widths"]) * len(settings["corpora"])
 
 
 def _tried_on() -> list[dict]:
@@ -82,13 +89,15 @@ def _readme_on_sinks() -> list[str]:
         return percent(0)(float(np.mean([seed["sink_rate"][length] for seed in by_seed])))
 
     amplified, attenuated = "positional amplification", "positional attenuation"
-    assert left("table7", amplified, "64") == left("table7", attenuated, "64")
+    assert left("sink_cures", amplified, "64") == left("sink_cures", attenuated, "64")
+    baseline = [seed["sink_rate"]["64"] for seed in result_of("sink_cures")["cures"]["baseline"]["by_seed"]]
     record = results.committed("sink_interventions", "laptop")
     made = {claim.statement.split(" (")[0]: percent(0)(claim.measured) for claim in sink_interventions.claims(record)}
     position = "Heads for which position k is a sink: "
     larger = [left("sink_cures_larger", mitigation, "32") for mitigation in ("baseline", amplified, attenuated)]
     return [
-        f"from {left('table7', 'baseline', '64')} of the heads to {left('table7', amplified, '64')} (T = 64)",
+        f"from {left('sink_cures', 'baseline', '64')} of the heads ({percent(0)(min(baseline))} to "
+        f"{percent(0)(max(baseline))} by seed) to {left('sink_cures', amplified, '64')} (T = 64)",
         f"from {larger[0]} to {larger[1]} by amplification, to {larger[2]} by attenuation (T = 32)",
         f"makes {made[position + 'variance of o_k amplified in block 3, λ = 10']} of the heads attend to it, "
         f"scaling alone {made[position + 'control, o_k scaled by λ in block 3']};",
