@@ -50,11 +50,12 @@ class Prediction(Result):
         for record in self.records:
             cosine, std = record["inter_cosine_by_layer"][-1], record["inter_cosine_by_layer_std"][-1]
             mean, low, high = (percent(record[f"top1_share_{end}"]) for end in ("mean", "p10", "p90"))
+            band = f"are at {low}" if low == high else f"lie between {low} and {high}"
             at = f"At {self.swept} = {record[self.swept]} theory" if self.swept else "Theory"
             sentences.append(
                 f"{at} expects unrelated inputs to end at a cosine of {cosine:.3f} after the last block, give or take "
                 f"{std:.3f} from seed to seed, and {mean} of the inputs to get one and the same token; of seeds with "
-                f"fresh embeddings 80% lie between {low} and {high}."
+                f"fresh embeddings 80% {band}."
             )
         return [
             *sentences,
@@ -69,15 +70,15 @@ class Prediction(Result):
     def tables(self) -> list[Listing]:
         """List a row for each block; with a sweep first a row for each value."""
         tables = [self._by_value()] if self.swept else []
-        for record in self.records:
+        for index, record in enumerate(self.records):
             at = f", {self.swept} = {record[self.swept]}" if self.swept else ""
             columns = ["after block", "cosine between sequences", "std across seeds", "cosine within a sequence"]
             rows = [[row[name] for name in ("block", *_BY_LAYER)] for row in self._layers(record)]
             mean, low, high = (record[f"top1_share_{end}"] for end in ("mean", "p10", "p90"))
-            note = (
-                f"Fraction of the top-1 token: {mean:.3%} (80% of seeds with fresh embeddings: {low:.3%}–{high:.3%})\n"
-                f"{explain('top-1 token', 'top-1 fraction')}"
-            )
+            note = f"Fraction of the top-1 token: {mean:.3%} (80% of seeds with fresh embeddings: {low:.3%}–{high:.3%})"
+            if index == 0:
+                terms = "cosine between sequences", "cosine within a sequence", "top-1 token", "top-1 fraction"
+                note += f"\n{explain(*terms)}"
             tables.append(Listing(f"Theory for {self._subject()}{at}, T = {record['seq_len']}", columns, rows, note))
             if "gradient_norm_by_block" in record:
                 tables.append(_gradients(record, at))
