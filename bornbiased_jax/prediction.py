@@ -38,7 +38,9 @@ def check_covered(cfg: ModelConfig) -> None:
     """
     for name, policy in fields_of("theory"):
         if policy.kind == "refused" and getattr(cfg, name) != policy.unless:
-            raise InputError(f"theory does not cover {name}={getattr(cfg, name)}: leave {name} out")
+            raise InputError(
+                f"theory does not cover {name}={getattr(cfg, name)}: set {name}={policy.unless}, or take another model"
+            )
     rules = rules_of(cfg.init, cfg.init_groups)
     for row in parameter_table(cfg).values():
         constant = distribution(cfg, row).constant

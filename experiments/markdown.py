@@ -63,8 +63,7 @@ def _joined(settings: Sequence[Column]) -> Column:
 
 def _head(table: Table, name: str, source: str) -> str:
     """Name the quantity, and the source where any quantity has more than what was measured."""
-    plain = all(table.sources(quantity) in ([], ["measured"]) for quantity in table.quantities)
-    return name if plain else f"{name}, {source}"
+    return name if table.is_measured else f"{name}, {source}"
 
 
 def claims_text(claims: Sequence[Claim]) -> str:

@@ -37,8 +37,8 @@ EARLIER = ".earlier"
 """What is appended to the name of a finished record that gives way to one of another run."""
 OLDER = "Made by older code or other libraries: the command above makes it again."
 STANDFIRST = (
-    "What untrained transformers already prefer: a reproduction in JAX of the paper of this name, "
-    "its printed numbers next to those measured here."
+    "What untrained transformers already prefer, in JAX: measurements next to theory, and next to the paper's numbers "
+    "where it prints any for the same configuration."
 )
 
 

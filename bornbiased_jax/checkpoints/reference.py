@@ -191,11 +191,13 @@ def _kind_of_directory(path: Path) -> ReferenceKind:
     logs = sorted(entry.name for entry in path.iterdir() if is_log(entry.name))
     if logs:
         raise InputError(f"{path} holds logs of training, as {logs[0]}, and no weights: {FORMS}")
-    below = sorted(entry.name for entry in path.iterdir() if (entry / "config.json").is_file())
+    below = sorted(
+        entry.name for entry in path.iterdir() if any((entry / name).is_file() for name in ("config.json", RUN_FILE))
+    )
     if below:
         raise InputError(
-            f"{path} holds models in folders of their own: name one of them, as {path / below[0]}; audit takes the "
-            "folder as it is"
+            f"{path} holds models or runs in folders of their own: name one of them, as {path / below[0]}; "
+            "audit takes the folder as it is"
         )
     raise InputError(f"{path} holds neither a Hugging Face model nor a pretraining run: {FORMS}")
 

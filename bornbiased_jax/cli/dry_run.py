@@ -127,7 +127,7 @@ def report(operations: float, parameters: int, memory: dict[str, float], json_fi
     value = {"operations": operations, "bytes": total, "parameters": parameters, "memory": memory}
     outputs.write_result(json_file, value)
     rows = [
-        ["operations", f"{operations:.3g}"],
+        ["floating-point operations", f"{operations:.3g}"],
         ["parameters", f"{parameters:,}"],
         *[[f"memory: {part}", size(number)] for part, number in memory.items()],
         ["memory in all, at least", size(total)],

@@ -149,7 +149,7 @@ def settings_of(arguments: Mapping[str, Any]) -> PretrainConfig:
     "--recipe",
     type=click.Choice(RECIPES),
     default="tiny",
-    help="Settings to start from: minutes on two cores, Appendix B.4, or SeedPrint's toy schedule.",
+    help="Values of options without a default here: minutes on two cores, Appendix B.4, or SeedPrint's toy schedule.",
 )
 @click.option(
     "--schedule",

@@ -33,7 +33,7 @@ SECTIONS = {
     ),
     "Memory and speed": (
         *("dry_run", "batch_size", "mode", "chunk", "stream", "scratch", "storage", "remat", "seeds_mode"),
-        *("processes", "token_cache"),
+        *("precision", "processes", "token_cache"),
     ),
     "Stores and clusters": (
         *("resume", "range_size", "engine", "workers", "submit", "ray_address"),

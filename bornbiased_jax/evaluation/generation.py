@@ -130,7 +130,7 @@ def generate_text(
     """
     tokenizer = checkpoint.tokenizer
     if tokenizer is None:
-        raise InputError(f"{checkpoint.reference} has no tokenizer: give token ids in place of text")
+        raise InputError(f"{checkpoint.reference} has no tokenizer: give token ids in place of text (--prompt-ids)")
     first = [] if tokenizer.bos_id is None else [tokenizer.bos_id]
     ids = first + [int(token) for token in tokenizer.encode(prompt)]
     output_ids = generate(checkpoint, ids, max_new_tokens, stop_id=tokenizer.eos_id, sampling=sampling)

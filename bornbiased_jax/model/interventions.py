@@ -99,9 +99,8 @@ def of_layer(edits: Edits, layer: jax.Array, num_layers: int) -> Edits:
     """
     # An index beyond the blocks that an edit knows would be taken for its last.
     for edit in jax.tree.leaves(edits, is_leaf=_is_by_block):
-        if _is_by_block(edit) and len(edit.args[1]) != num_layers:
-            known = len(edit.args[1])
-            raise InputError(f"an edit is made for {known} blocks, but the model has {num_layers}: make it for those")
+        if _is_by_block(edit) and (depth := len(edit.args[1])) != num_layers:
+            raise InputError(f"an edit is made for {depth} blocks, but the model has {num_layers}: make it for those")
     return Edits(*(None if edit is None else functools.partial(edit, layer=layer) for edit in edits))
 
 

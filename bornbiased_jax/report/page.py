@@ -63,9 +63,10 @@ class Section:
 
     @property
     def label(self) -> str:
-        """A few words to link to it by: the part of the paper if it is one, else its name."""
+        """A few words to link to it by: the part of the paper if it is one, else its name; of the demo its subject."""
         is_in_paper = self.paper.startswith(("Table", "Figure", "Finding", "Section"))
-        return self.paper if is_in_paper else self.name.removeprefix("demo_").replace("_", " ")
+        subject = self.name.removeprefix("demo_")
+        return self.paper if is_in_paper and subject == self.name else subject.replace("_", " ")
 
 
 def render(title: str, standfirst: str, sections: Sequence[Section]) -> str:

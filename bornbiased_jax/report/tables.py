@@ -87,6 +87,11 @@ class Table:
         """True if the paper has a value in any row: its other rows are of other configurations than the paper's."""
         return any(row.is_printed for row in self.rows)
 
+    @property
+    def is_measured(self) -> bool:
+        """True if no quantity has a value of the paper or of theory, so that heads need not name the source."""
+        return all(self.sources(quantity) in ([], ["measured"]) for quantity in self.quantities)
+
     def sources(self, quantity: Quantity) -> list[str]:
         """Return the sources that have a value of this quantity in any row, in the order of :data:`SOURCES`."""
         return [

@@ -50,11 +50,12 @@ class Prediction(Result):
         for record in self.records:
             cosine, std = record["inter_cosine_by_layer"][-1], record["inter_cosine_by_layer_std"][-1]
             median, low, high = (percent(record[f"top1_share_{end}"]) for end in ("p50", "p10", "p90"))
+            band = f"are at {low}" if low == high else f"lie between {low} and {high}"
             at = f"At {self.swept} = {record[self.swept]} theory" if self.swept else "Theory"
             sentences.append(
                 f"{at} expects unrelated inputs to end at a cosine of {cosine:.3f} after the last block, give or take "
                 f"{std:.3f} from seed to seed, and {median} of the inputs to get one and the same token: the median of "
-                f"seeds with fresh embeddings, of which 80% lie between {low} and {high}."
+                f"seeds with fresh embeddings, of which 80% {band}."
             )
         return [
             *sentences,
@@ -70,16 +71,18 @@ class Prediction(Result):
     def tables(self) -> list[Listing]:
         """List a row for each block; with a sweep first a row for each value."""
         tables = [self._by_value()] if self.swept else []
-        for record in self.records:
+        for index, record in enumerate(self.records):
             at = f", {self.swept} = {record[self.swept]}" if self.swept else ""
             columns = ["after block", "cosine between sequences", "std across seeds", "cosine within a sequence"]
             rows = [[row[name] for name in ("block", *_BY_LAYER)] for row in self._layers(record)]
             median, low, high = (record[f"top1_share_{end}"] for end in ("p50", "p10", "p90"))
             note = (
                 f"Fraction of the top-1 token: {median:.3%} in the median of seeds with fresh embeddings "
-                f"(80%: {low:.3%}–{high:.3%})\n"
-                f"{explain('top-1 token', 'top-1 fraction')}"
+                f"(80%: {low:.3%}–{high:.3%})"
             )
+            if index == 0:
+                terms = "cosine between sequences", "cosine within a sequence", "top-1 token", "top-1 fraction"
+                note += f"\n{explain(*terms)}"
             tables.append(Listing(f"Theory for {self._subject()}{at}, T = {record['seq_len']}", columns, rows, note))
             if "gradient_norm_by_block" in record:
                 tables.append(_gradients(record, at))

@@ -119,7 +119,7 @@ TERMS: dict[str, str] = {
     "top-1 token": "the token that is predicted for more inputs than any other",
     "top-1 fraction": "the fraction of inputs that are answered with it",
     "over uniform": "its count over the largest count that equally likely tokens would reach",
-    "log10 p": "log₁₀ of how probable as much is by chance, 0 at most; −3 is one in a thousand",
+    "log10 p": "log₁₀ of the probability of as much by chance, 0 at most; −3 is one in a thousand",
     "cosine between sequences": "of last-position states of unrelated inputs: 0 unrelated directions, 1 the same one",
     "cosine within a sequence": "of states at different positions of one input",
     "sink rate": "the fraction of heads that give one position more than epsilon of their attention",

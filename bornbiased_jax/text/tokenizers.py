@@ -232,6 +232,8 @@ def tokenizer_for(spec: str | Path | None, vocab_size: int) -> Tokenizer:
         if not (size.isdecimal() and size.isascii() and len(size) < 10):
             raise InputError(f"tokenizer {shown(name)} has no number of pieces: write it as bpe:4096")
         return default_tokenizer(within(Pieces, int(size), "the pieces of bpe:N"))
+    if not io.user_path(name).exists():
+        raise InputError(f"tokenizer {shown(name)} does not exist: name bytes, bpe, bpe:4096, a file or a folder")
     return load_tokenizer(name)
 
 

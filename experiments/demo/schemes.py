@@ -97,8 +97,8 @@ def headline(record: Record) -> str:
         for probed in groups
     ]
     return (
-        f"Initialization: the scheme alone sets how alike the states of different inputs are (in brackets, what theory "
-        f"says) and what fraction of inputs gets the top-1 token: {'; '.join(outcomes)} "
+        f"Initialization: the scheme alone sets how alike the states of different inputs are (their mean cosine; in "
+        f"brackets, what theory says) and what fraction of inputs gets the most predicted token: {'; '.join(outcomes)} "
         f"({group['model']} with {group['changes']['num_layers']} blocks, {group['num_inputs']:,} inputs of "
         f"{group['seq_len']} tokens, mean of {len(group['seeds'])} seeds)."
     )

@@ -102,7 +102,7 @@ def panels(record: Record) -> Sequence[Panel]:
     growth, ax = figures.new()
     ((name, run),) = record["result"]["variants"].items()
     figures.band(ax, run["curve_steps"], np.transpose(run["curve_largest_score"]), name=name, markers=True)
-    figures.reference(ax, EPSILON, "ε", color=figures.MUTED)
+    figures.reference(ax, EPSILON, f"a sink above {EPSILON}", color=figures.MUTED)
     figures.label(ax, "step", "largest score of the first position")
     figures.legend(ax)
     growth_caption = "Score of the first position in the strongest head while training; bands span the seeds."

@@ -141,9 +141,10 @@ def headline(record: Record) -> str:
     changes, schedule = settings["changes"], settings["schedule"]
     return (
         f"Lineage: after {integer(final['step'])} training steps and a rotation of all their weights, models of seeds "
-        f"{seeds} agree with their own initialization at z = {related} and with each other's at z = {unrelated}, where "
-        f"unrelated models have z near 0 ({settings['model']} with {changes['num_layers']} blocks of width "
-        f"{changes['d_model']}, {schedule['batch_size']} sequences of {schedule['context']} bytes a step)."
+        f"{seeds} agree with their own initialization at z = {related} and with each other's at z = {unrelated}: z "
+        f"counts standard deviations from what unrelated models have ({settings['model']} with "
+        f"{changes['num_layers']} blocks of width {changes['d_model']}, {schedule['batch_size']} sequences of "
+        f"{schedule['context']} bytes a step)."
     )
 
 

@@ -130,5 +130,12 @@ def test_a_stored_fingerprint_and_a_folder_of_models_are_named_as_what_they_are(
     for name in ("first", "second"):
         (tmp_path / "models" / name).mkdir(parents=True)
         (tmp_path / "models" / name / "config.json").write_text("{}")
-    with pytest.raises(InputError, match="holds models in folders of their own: name one of them, as .*models/first"):
+    with pytest.raises(InputError, match="holds models or runs in folders of their own: .* as .*models/first"):
         parse_ref(tmp_path / "models")
+
+
+def test_a_folder_of_runs_in_place_of_a_run_is_answered_with_one_of_them(tmp_path):
+    (tmp_path / "runs" / "a").mkdir(parents=True)
+    (tmp_path / "runs" / "a" / "run.json").write_text("{}")
+    with pytest.raises(InputError, match="holds models or runs in folders of their own: .* as .*runs/a; audit"):
+        parse_ref(tmp_path / "runs")

@@ -90,7 +90,7 @@ def test_everyday_options_come_first(path, capsys):
     first = capsys.readouterr().out.partition("\nOptions:\n")[2].partition("\n\n")[0].splitlines()
     names = [line.split()[0] for line in first if line.startswith("  --")]
     assert set(EVERYDAY[path]) <= set(names) and len(names) < 20
-    assert not {"--mesh", "--engine", "--beta1"} & set(names)
+    assert not {"--mesh", "--engine", "--beta1", "--precision"} & set(names)
 
 
 @pytest.mark.parametrize("path", sorted(commands()))

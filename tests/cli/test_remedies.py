@@ -192,6 +192,8 @@ NOTHING = "nothing to intervene with: give --silence, --write, --clear or --firs
 HELPS = (
     Help("give either --prompt TEXT or --prompt-ids 5,17,3", ["generate", SEEDS[0], "--max-new-tokens", "2"], 0,
          ["--prompt-ids", "5,17,3"]),
+    Help("give token ids in place of text", ["generate", SEEDS[0], "--max-new-tokens", "2", "--prompt", "a"], 2,
+         ["--prompt-ids", "5,17,3"]),
     Help("give either --text FILE or --data", ["evaluate", SEEDS[0], "--context", "8"], 0, TEXT),
     Help("has no tokenizer: name one with --tokenizer", ["evaluate", SEEDS[0], "--context", "8", *TEXT[:2]], 0,
          ["--tokenizer", "bytes"]),

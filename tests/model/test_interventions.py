@@ -308,7 +308,7 @@ def test_an_edit_for_another_depth_is_refused(model):
             apply(cfg, params, tokens, options=ForwardOptions(edit=edit))
 
 
-def test_writes_of_one_length_share_a_program(model):
+def test_writes_of_one_length_run_one_program(model):
     cfg, params, tokens = model
     before = None
     for position in (2, 5, 10):

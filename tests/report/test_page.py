@@ -160,6 +160,27 @@ def test_rows_and_claims_without_a_counterpart_in_the_paper_are_not_marked(secti
     assert "other configuration" not in words(page.render("Title", "", [dataclasses.replace(section, tables=(own,))]))
 
 
+def test_a_table_without_paper_or_theory_names_no_source(section):
+    bare = dataclasses.replace(section, tables=(Table("Steps", ["step"], [Quantity("z")], [Row([0], {"z": 3.0})]),))
+    html = page.render("Title", "", [dataclasses.replace(bare, claims=())])
+    head = html[html.index("<thead>") : html.index("</thead>")]
+    assert "measured" not in head and 'rowspan="1"' in head
+    html = page.render("Title", "", [section])
+    assert "measured" in html[html.index("<thead>", html.index('id="counting"')) :].partition("</thead>")[0]
+
+
+def test_lines_of_a_note_stay_apart(section):
+    noted = dataclasses.replace(section.tables[0], note="  a: <b>\n  c: d")
+    html = page.render("Title", "", [dataclasses.replace(section, tables=(noted,))])
+    assert re.search(r'<p class="note">\s*a: &lt;b&gt;<br>\s*c: d</p>', html)
+
+
+def test_sections_of_the_demo_are_linked_by_their_subject(section):
+    demo = dataclasses.replace(section, name="demo_sinks", paper="Figure 9")
+    assert demo.label == "sinks"
+    assert dataclasses.replace(demo, name="figure9").label == "Figure 9"
+
+
 def test_tables_and_figures_can_be_read_without_eyes(section):
     reader = read(page.render("Title", "", [section]))
     assert all("scope" in attributes for tag, attributes in reader.tags if tag == "th")

@@ -129,6 +129,18 @@ def test_a_prediction_says_for_whom_its_band_holds():
     assert "0.310" in told and "0.020" in told
     assert "2% of the inputs to get one and the same token: the median of seeds with fresh embeddings" in told
     assert "of which 80% lie between 1% and 3%" in told
+    (told, *_) = results.Prediction("gpt2-tiny", {}, [value | {"top1_share_p90": 0.01}]).summary()
+    assert told.endswith("80% are at 1%.")
+
+
+def test_terms_are_explained_once_in_a_sweep_of_predictions():
+    value = {"inter_cosine_by_layer": [0.1], "inter_cosine_by_layer_std": [0.01], "intra_cosine_by_layer": [0.2]}
+    value |= {"top1_share_p50": 0.02, "top1_share_p10": 0.01, "top1_share_p90": 0.03, "seq_len": 8}
+    swept = [value | {"num_layers": depth} for depth in (1, 2)]
+    text = "\n".join(table.note for table in results.Prediction("gpt2-tiny", {}, swept, "num_layers").tables())
+    assert text.count("Fraction of the top-1 token") == 2
+    for term in ("cosine between sequences", "cosine within a sequence", "top-1 token", "top-1 fraction"):
+        assert text.count(f"  {term}: ") == 1
 
 
 SEARCHED = {"num_seeds": 100, "reason": "r is 1.000", "confirmed": {"verdict": "unrelated", "reason": "it is not"}}
