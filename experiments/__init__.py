@@ -77,7 +77,8 @@ _BY_NAME = {
     "anatomy_of_run": "survival.anatomy",
     "decay_of_run": "survival.decay",
     "algorithm1_m": "lineage",
-    "token_neurons_level": "lineage.weights_calibration",
+    "token_neurons_level": "lineage.token_level",
+    "token_neurons_further": "lineage.token_level",
 }
 # A record for each pillar, at sizes that the demo affords.
 _DEMO = {

@@ -295,3 +295,6 @@ TOKEN_NEURONS_LEVEL = by_scale(
     num_permutations=(200, 2_000, 2_000),
     chunk=(40, 500, 500),
 )
+TOKEN_NEURONS_FURTHER = {
+    scale: entry | ({} if scale == "smoke" else {"num_pairs": 40_000}) for scale, entry in TOKEN_NEURONS_LEVEL.items()
+}

@@ -9,12 +9,6 @@ are shown and not checked. At 1e-4, the level of verdicts, a count with its uppe
 cells, so that its p is no uniform number: its rates are shown, and none of the checks is of them.
 
 Trained models: those of :mod:`.unrelated_pairs`, where intervals are resampled by model.
-
-Of the 72 checks one comes near a rejection: neurons in token space on untied models without grouped heads or experts,
-whose p falls below 0.01 more often than once in a hundred pairs. The analysis of ``token_neurons_level``, fixed before
-any number: the same test on disjoint pairs of the seeds after those, which no other record has looked at; the fractions
-of p below 0.01 and 0.05 against their levels, two-sided, and whether p is uniform, three checks held together by Holm
-at 5%. The test is off its level if one of them rejects.
 """
 
 from __future__ import annotations
@@ -106,12 +100,11 @@ def run(context: Context) -> Entry:
 def compute(settings: Entry, _sources: object, chunk: Chunk) -> list[dict[str, PairRow]]:
     """Compare some pairs by every piece of evidence and by the verdict of all."""
     cfg = config(settings, list(ARCHITECTURES)[settings["number"]])
-    start = chunk.start + settings.get("skipped", 0)
-    first = settings["number"] * _SEEDS_EACH + 2 * start
+    first = settings["number"] * _SEEDS_EACH + 2 * chunk.start
     # The bound alone reaches below the count of permutations.
     least = 1 / (settings["num_permutations"] + 1)
     rows = []
-    for index, (base, suspect) in enumerate(untrained_pairs(cfg, first, chunk.stop - chunk.start), start):
+    for index, (base, suspect) in enumerate(untrained_pairs(cfg, first, chunk.stop - chunk.start), chunk.start):
         options = Options(ALPHA, settings["num_permutations"], index, has_untrained=True)
         verdict = auto_verdict(sketch(base), sketch(suspect), options)
         detail: Entry = verdict.detail
@@ -225,69 +218,3 @@ EXPERIMENT = Experiment(
     tables=tables,
     headline=headline,
 )
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Neurons in token space on other seeds
-
-TOKEN_TEST = "neurons in token space"
-SKIPPED = 20_000
-"""Pairs that are taken at the largest scale: the next ones are new."""
-
-
-def run_token_level(context: Context) -> Entry:
-    """Compare pairs of seeds not seen before and summarize the one test."""
-    settings = context.settings
-    names = ("model", "changes", "num_permutations")
-    rows = context.rows(
-        "token_neurons_level/pairs",
-        compute,
-        {name: settings[name] for name in names} | {"number": 0, "skipped": SKIPPED},
-        settings["num_pairs"],
-        size=settings["chunk"],
-    )
-    p_values, z_values, _ = zip(*(row.get(TOKEN_NEURONS, (None, None, False)) for row in rows), strict=True)
-    summary = calibration.summarize(p_values, z_values)
-    return {"summary": summary, "family": calibration.check_family({TOKEN_TEST: summary})}
-
-
-def token_level_tables(record: Record) -> Sequence[Table]:
-    """Tabulate rates and uniformity."""
-    summary, family = record["result"]["summary"], record["result"]["family"]
-    measured = level_cells(summary, [check["adjusted_p"] for check in family["checks"]])
-    first, changes = 2 * SKIPPED, record["settings"]["changes"]
-    note = (
-        f"Disjoint pairs of initializations from seed {first:,} on, {record['settings']['model']} with "
-        f"{changes['num_layers']} blocks, D = {changes['d_model']}, {changes['d_ff']} hidden units; "
-        f"{record['settings']['num_permutations']:,} permutations a pair. 95% intervals (Clopper and Pearson); three "
-        "checks, corrected (Holm)."
-    )
-    rows = [([TOKEN_TEST, summary["num_pairs"]], measured)]
-    return [tabulate("Neurons in token space on other seeds", ["test", "pairs"], rows, note)]
-
-
-def token_level_headline(record: Record) -> str:
-    """State whether the test is off its level on other seeds."""
-    summary, family = record["result"]["summary"], record["result"]["family"]
-    count, total = summary["rates"][0]["count"], summary["num_pairs"] - summary["num_undefined"]
-    return (
-        f"On other seeds neurons in token space have p below 0.01 in {count:,} of {total:,} pairs of initializations, "
-        f"where {total / 100:,.0f} are expected; of three checks, {calibration.verdict_of(family)}."
-    )
-
-
-EXPERIMENTS = {
-    "weights_calibration": EXPERIMENT,
-    "token_neurons_level": Experiment(
-        name="token_neurons_level",
-        title="The level of neurons in token space on other seeds",
-        description=(
-            "One of the checks of the tests in the weights comes near a rejection. The same test on disjoint pairs of "
-            "initializations of seeds that were not looked at before."
-        ),
-        settings=settings.TOKEN_NEURONS_LEVEL,
-        cost={"smoke": "seconds", "laptop": "twenty minutes on two cores", "paper": "not measured: hours"},
-        run=run_token_level,
-        tables=token_level_tables,
-        headline=token_level_headline,
-    ),
-}

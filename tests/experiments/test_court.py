@@ -10,6 +10,7 @@ from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.experiments.lineage import (
     court,
     evidence_sheet,
+    token_level,
     unrelated_models,
     unrelated_pairs,
     weights_calibration,
@@ -65,18 +66,20 @@ def test_calibration_notices_p_that_are_too_small(tmp_path, monkeypatch):
     assert bad == {"coordinates"} and not family["calibrated"]
 
 
-def test_the_level_on_other_seeds_is_of_pairs_that_no_other_record_has(tmp_path, monkeypatch):
-    asked, pairs = [], weights_calibration.untrained_pairs
-    monkeypatch.setattr(
-        weights_calibration, "untrained_pairs", lambda cfg, *words: pairs(cfg, *(asked.append(words) or words))
-    )
-    record = record_of(
-        weights_calibration.EXPERIMENTS["token_neurons_level"], tmp_path, num_pairs=8, chunk=4, num_permutations=50
-    )
+@pytest.mark.parametrize("name", token_level.SKIPPED)
+def test_the_level_on_other_seeds_is_of_pairs_that_no_other_record_has(tmp_path, monkeypatch, name):
+    asked, pairs = [], token_level.untrained_pairs
+    monkeypatch.setattr(token_level, "untrained_pairs", lambda cfg, *words: pairs(cfg, *(asked.append(words) or words)))
+    experiments = {"weights_calibration": weights_calibration.EXPERIMENT, **token_level.EXPERIMENTS}
+    record = record_of(experiments[name], tmp_path, num_pairs=8, chunk=4, num_permutations=50)
     assert record["result"]["summary"]["num_pairs"] == 8 and len(record["result"]["family"]["checks"]) == 3
-    assert sorted(asked) == [(40_000, 4), (40_008, 4)]
-    most = max(settings["num_pairs"] for settings in weights_calibration.EXPERIMENT.settings.values())
-    assert weights_calibration.SKIPPED >= most
+    first = token_level.SKIPPED[name]
+    assert sorted(asked) == [(2 * first, 4), (2 * first + 8, 4)]
+    # Those before it end where it begins, at any scale.
+    for other, place in {"weights_calibration": 0, **token_level.SKIPPED}.items():
+        if place < first:
+            most = max(settings["num_pairs"] for settings in experiments[other].settings.values())
+            assert place + most <= first
 
 
 def test_pairs_of_untrained_models_are_disjoint_and_those_of_their_seeds():

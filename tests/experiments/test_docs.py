@@ -14,6 +14,7 @@ from bornbiased_jax.report.tables import Claim, Quantity, Row, Table
 RECORD = {
     "experiment": "table1",
     "scale": "laptop",
+    "settings": {},
     "data": None,
     "status": "complete",
     "result": {"rows": [{"share": 0.0205}]},
@@ -118,7 +119,9 @@ def test_a_section_names_all_its_records_in_one_line(committed, tmp_path, monkey
     other = {**RECORD["provenance"], "wall_time_s": 30.0, "code": "fedcba9876543210", "corpora": {}}
     # Workers that need more than what starts them.
     other["children_peak_memory_bytes"] = 2 * other["peak_memory_bytes"] if is_known else None
-    (tmp_path / "laptop" / "table2.json").write_text(json.dumps({**RECORD, "provenance": other}))
+    (tmp_path / "laptop" / "table2.json").write_text(
+        json.dumps({**RECORD, "experiment": "table2", "provenance": other})
+    )
     block = "<!-- record: {} show=tables -->\n<!-- end -->\n"
     # A comment in a command is no heading; figure2 has no record.
     between = "\n```\n# a comment\n```\n\n"

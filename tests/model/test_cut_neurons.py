@@ -100,7 +100,7 @@ def test_no_edits_and_none_are_the_same():
     [
         (lambda: silence(CFG, [Neuron(4, 0)]), "block 4 is not between 1 and 3"),
         (lambda: silence(CFG, [Neuron(1, 12)]), "neurons are 0 to 11"),
-        (lambda: write(CFG, {Neuron(1, 1): 1.0}, position=0), "below 1"),
+        (lambda: write(CFG, {Neuron(1, 1): 1.0}, position=0), "position 0 is not between 1 and the length"),
         (lambda: clear(CFG, [16], position=1), "channel 16"),
         (lambda: clear(CFG, [1], position=1, blocks=[0]), "block 0"),
         (lambda: silence(CFG.replace(mlp=False), [Neuron(1, 0)]), "no MLP"),
