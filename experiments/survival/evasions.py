@@ -319,8 +319,7 @@ def tables(record: Record) -> Sequence[Table]:
         "text has, each position's mean subtracted. Agreement: the smallest fraction of hidden units that two "
         "independent matchings pair alike."
     )
-    replaced = [_table_of_replaced(record)] if "replaced" in record["result"] else []
-    return [tabulate("What hides a copy from which test", ["change"], rows, note), *replaced]
+    return [tabulate("What hides a copy from which test", ["change"], rows, note), _table_of_replaced(record)]
 
 
 def _table_of_replaced(record: Record) -> Table:

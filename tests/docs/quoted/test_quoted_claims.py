@@ -85,16 +85,23 @@ def _claims() -> list[str]:
         assert not any(pair["paper_tokens"]["verdict"] == "same-lineage" for pair in pairs)
         called[name] = (sum(pair["paper"]["verdict"] == "same-lineage" for pair in pairs), len(pairs))
     both = np.sum(list(called.values()), axis=0)
+    wider = {}
+    for who, inputs in (("own", "permutation"), ("other", "paper")):
+        verdicts = [row["verdict"] for seed in result_of("figure14_256_2m")[who][inputs] for row in seed]
+        wider[who] = f"{verdicts.count('same-lineage')} of {len(verdicts)}"
+    qwen = [pair["paper"]["verdict"] for pair in result_of("table11_256_2m")["pairs"] if not is_own(pair)]
     last = {who: kind["mean"][-1] for who, kind in tokens.items()}
     return [
         *_claims_on_untrained(),
         f"{fixed(3)(last['own'])} against {fixed(3)(last['other'])} at the end (standard deviations over coordinates "
         f"{tokens['own']['std'][-1]:.3f} and {tokens['other']['std'][-1]:.3f})",
         f"is about as high ({vectors['other']['mean'][-1]:.3f} against {vectors['own']['mean'][-1]:.3f})",
-        f"{sum(by_own)} of {len(by_own)} by their own initialization; on the published vectors "
-        f"{sum(checkpoints)} of {len(checkpoints)} by another seed's as well",
+        f"{sum(by_own)} of {len(by_own)} by their own initialization, of the",
+        f"{wider['own']}; on the published vectors {sum(checkpoints)} of {len(checkpoints)}, and {wider['other']}, by "
+        "another seed's as well",
         f"{len(own) - len(missed)} of {len(own)} (the other two have p of {missed[0]:.3f} and {missed[1]:.3f})",
         *(f"Algorithm 1 on vectors calls {count} of {every} one lineage" for count, every in called.values()),
+        f"one lineage, of the larger models {qwen.count('same-lineage')} of {len(qwen)}, on tokens",
         f"({both[0]} of {both[1]} in Tables 4c and 11, and",
         *_claims_on_larger_models(),
         *_claims_on_sinks(),

@@ -122,7 +122,14 @@ def _evasions() -> list[str]:
     )
     agreement = [row["agreement"] for row in rows if row["change"].startswith("all but the roll")]
     assert sum(value < 0.76 for value in agreement) == 2 and len(agreement) == 4
+    replaced = result_of("evasions")["replaced"]
+    public, keyed = (
+        [row["verdicts"][key]["verdict"] for row in replaced] for key in ("public signs", "a key drawn afterwards")
+    )
+    assert sorted(public) == ["same-lineage", *["undefined"] * 3] and keyed == ["same-lineage"] * 4
+    cost = np.mean([row["loss_replaced"] - row["loss"] for row in replaced])
     return [
+        f"that costs more than a nat: {cost:.2f}.",
         f"falls from {none:.0f} to {head:.0f}",
         f"{percent(0)(min(agreement))} of the units or more, where a verdict asks for "
         f"{percent(1)(4 * matching.UNRELATED_AGREEMENT[256])} of MLPs with 256 units",
