@@ -21,7 +21,7 @@ help:
 	@echo 'make demo      one experiment for each pillar, in minutes; the page is $(OUT)/index.html'
 	@echo 'make test      lint and the tests of every day'
 	@echo 'make test-slow what takes long: types, experiments, kills, several processes, code blocks of the docs'
-	@echo 'make test-all  test-slow and what takes longest: what a night is for'
+	@echo 'make test-all  test-slow, what takes longest, and extending: what a night is for'
 	@echo 'make extending the tests of every day with each change of docs/extending/ in a copy; DIFFS="family table": with these'
 	@echo 'make mutants   faults planted in statistics, scores and theory that the tests overlook (installs cosmic-ray)'
 	@echo 'make check     lint and types only'
@@ -48,6 +48,7 @@ test-slow: UNLESS := and not nightly
 test-slow test-all: $(VENV)/.installed-dev
 	XLA_FLAGS= CHECK_KEYS=1 $(BIN)/python -m pytest -n $(JOBS) $(FILES) -m 'as_users $(UNLESS)' $(AS_USERS)
 	$(BIN)/python -m pytest -n $$(($(JOBS) + 1)) --dist worksteal -m '(slow or long) and not as_users $(UNLESS)'
+	$(if $(filter test-all,$@),$(MAKE) extending)
 
 # Each change of docs/extending/ in a copy of the project of its own, one after the other, and the whole of `make test` there.
 # Some of them by their names: make extending DIFFS='family table'.

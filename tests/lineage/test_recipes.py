@@ -94,10 +94,43 @@ def rotate_stream_and_heads(cfg, arrays, draws):
     return rotate_stream(cfg, arrays, draws)
 
 
+def share_keys(cfg, arrays, _draws):
+    """Grouped queries as uptraining begins them: keys and values of every two heads averaged."""
+    for part in ("key", "value"):
+        path = f"blocks/attention/{part}/kernel"
+        by_head_LDGgK = arrays[path].reshape(cfg.num_layers, cfg.d_model, -1, 2, cfg.key_dim)
+        arrays[path] = by_head_LDGgK.mean(axis=3).reshape(cfg.num_layers, cfg.d_model, -1)
+    return cfg.replace(num_kv_heads=cfg.num_kv_heads // 2), arrays
+
+
+def edit_facts(cfg, arrays, draws):
+    """ROME: one matrix of one block gets a change of rank one, as large as the matrix."""
+    down_FD = arrays["blocks/mlp/down/kernel"][1]
+    change_FD = np.outer(draws.standard_normal(cfg.d_ff), draws.standard_normal(cfg.d_model))
+    down_FD += (change_FD * np.linalg.norm(down_FD) / np.linalg.norm(change_FD)).astype(np.float32)
+    return cfg, arrays
+
+
+def normalize_head(cfg, arrays, _draws):
+    """NormHead: the head's column of every token at norm 1."""
+    arrays["head/kernel"] /= np.linalg.norm(arrays["head/kernel"], axis=0)
+    return cfg, arrays
+
+
+def change_activation(cfg, arrays, _draws):
+    """ReLU-fication: another activation, and training with it."""
+    return cfg.replace(activation="relu"), arrays
+
+
 # Recipe, the evidence that decides, and its least z: about four fifths of the smallest of five initializations.
 RECIPES = {
     "abliterate": (abliterate, RAW_NEURONS, 100),
     "repeat blocks": (keep_blocks(1, 2, 3, 2, 3, 4), RAW_NEURONS, 100),
+    "every other block": (keep_blocks(1, 3), RAW_NEURONS, 73),
+    "grouped queries": (share_keys, RAW_NEURONS, 100),
+    "edit facts": (edit_facts, TOKEN_NEURONS, 100),
+    "normalize the head": (normalize_head, RAW_NEURONS, 100),
+    "change the activation": (change_activation, RAW_NEURONS, 100),
     "clone the width": (clone_width, TOKEN_NEURONS, 80),
     "rotate stream and heads": (rotate_stream_and_heads, TOKEN_NEURONS, 90),
 }
