@@ -34,6 +34,10 @@ their families: where no change moves a test's reading, its counts are one count
 
 A test is trusted after a change if it finds at least 90% of the related pairs at its own level and keeps that level:
 an exact one by the accusations of that kind, any other by calling at most 5% of that change's unrelated pairs the same.
+
+Two checkpoints are compared by sketches of a fourth of the numbers that the tests in the weights have here. Their rows
+came later; stated before their numbers: wherever the larger sketches find at least 90% of the descendants by an exact
+test, so do the small ones. The agreement of matchings finds fewer after noise, merges and pruning.
 """
 
 from __future__ import annotations
@@ -56,6 +60,7 @@ from bornbiased_jax.experiments.lineage.descendants_readings import (
     read_initialization,
     read_outputs,
     read_published,
+    read_small,
     read_weights,
 )
 from bornbiased_jax.experiments.lineage.descendants_summary import fold_of, summarize
@@ -143,6 +148,7 @@ def _rows(settings: Entry, change: Recipe, stand: Stand, suspects: Sequence[Fami
                 base_model, suspect_model, seed
             )
             if is_evaluated:
+                values |= read_small(base_model, suspect_model, seed)
                 values |= read_published(base_model, suspect_model)
             if change.usual and max(base, suspect) < len(initializations) and suspect in (base, nearby[base][0]):
                 values |= read_initialization(

@@ -26,12 +26,12 @@ from bornbiased_jax.experiments._shared.baselines import (
     reef_features,
 )
 from bornbiased_jax.experiments.base import Entry
-from bornbiased_jax.experiments.lineage.sketched import sketch
+from bornbiased_jax.experiments.lineage.sketched import SETTINGS, sketch
 from bornbiased_jax.lineage.baselines import LEVEL, THRESHOLD, awm, ics, intrinsic, pcs, phi_u
 from bornbiased_jax.lineage.battery import ALPHA, ComponentTest, Options, main_pair, single_cell
 from bornbiased_jax.lineage.component_pair import ComponentPair
 from bornbiased_jax.lineage.evidence import COORDINATES, MATCHED, RAW_NEURONS, SIGNLESS, TOKEN_NEURONS, EvidenceError
-from bornbiased_jax.lineage.fingerprints import Fingerprint
+from bornbiased_jax.lineage.fingerprints import Fingerprint, Settings
 from bornbiased_jax.lineage.outputs import OutputOptions, last_outputs
 from bornbiased_jax.lineage.paper import iclr_test, paper_test
 from bornbiased_jax.lineage.permutation import permutation_test
@@ -111,6 +111,10 @@ EVIDENCE: dict[str, str] = {
     "weights, rotation, form A": TOKEN_NEURONS,
 }
 """Tests in the weights between any two models, and the evidence of fingerprints that each is."""
+AGREEMENT = "weights, agreement of matchings"
+SMALL = {name: f"{name}, default size" for name in (*EVIDENCE, AGREEMENT)}
+"""Tests in the weights, and their names where sketches have as many numbers as fingerprints have by default: two
+checkpoints are compared with so many. What they find is counted by itself."""
 EXACT = tuple(
     name for name, test in TESTS.items() if test.exact and test.base == "model" and name != "outputs, Kendall"
 )
@@ -167,6 +171,11 @@ class FamilyReading:
     def sketches(self) -> Fingerprint:
         """For the tests in the weights."""
         return sketch(self.reader)
+
+    @functools.cached_property
+    def small_sketches(self) -> Fingerprint:
+        """The same with as many numbers as fingerprints have by default."""
+        return sketch(self.reader, dataclasses.replace(SETTINGS, dim=Settings().dim))
 
     @functools.cached_property
     def outputs(self) -> dict[str, np.ndarray]:
@@ -247,10 +256,20 @@ def read_outputs(base: FamilyReading, suspect: FamilyReading, seed: int, *, kend
 
 def read_weights(base: FamilyReading, suspect: FamilyReading, seed: int) -> dict[str, ScoreReading]:
     """Run this package's tests in the weights between any two models."""
+    return _read_sketches(base.sketches, suspect.sketches, seed)
+
+
+def read_small(base: FamilyReading, suspect: FamilyReading, seed: int) -> dict[str, ScoreReading]:
+    """Run the same tests on sketches of the default size, under names of their own."""
+    readings = _read_sketches(base.small_sketches, suspect.small_sketches, seed)
+    return {SMALL[name]: reading for name, reading in readings.items()}
+
+
+def _read_sketches(base: Fingerprint, suspect: Fingerprint, seed: int) -> dict[str, ScoreReading]:
     # Blocks, experts and their labels correspond alike for all evidence.
-    pair = main_pair(base.sketches, suspect.sketches)
+    pair = main_pair(base, suspect)
     readings = {name: _staged(pair, evidence, seed) for name, evidence in EVIDENCE.items()}
-    return readings | {"weights, agreement of matchings": _agreement(pair)}
+    return readings | {AGREEMENT: _agreement(pair)}
 
 
 def read_initialization(

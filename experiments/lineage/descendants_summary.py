@@ -12,7 +12,7 @@ from scipy import stats
 
 from bornbiased_jax.experiments.base import Entry
 from bornbiased_jax.experiments.lineage.descendants_families import Recipe
-from bornbiased_jax.experiments.lineage.descendants_readings import EXACT, TESTS, Reads
+from bornbiased_jax.experiments.lineage.descendants_readings import EXACT, SMALL, TESTS, Reads
 from bornbiased_jax.stats.intervals import binomial_interval
 
 Place = TypeVar("Place", int, np.ndarray)
@@ -187,7 +187,7 @@ def summarize(changes: Sequence[Recipe], rows_by_change: Sequence[Sequence[Entry
 
     Returns:
         ``tests`` (over all changes), ``cells`` (change × test), ``accusations`` (kind × exact test), ``roc`` and its
-        ``false_positives``.
+        ``false_positives``; ``small`` (change × test in the weights), found by sketches of the default size.
     """
     # Trust needs the false positives of every kind of change.
     accusations = _accusations(changes, rows_by_change)
@@ -216,9 +216,24 @@ def summarize(changes: Sequence[Recipe], rows_by_change: Sequence[Sequence[Entry
         "tests": tests,
         "cells": cells,
         "accusations": accusations,
+        "small": _found_by_small(changes, rows_by_change, count),
         "false_positives": list(FALSE_POSITIVES),
         "roc": curves,
     }
+
+
+def _found_by_small(
+    changes: Sequence[Recipe], rows_by_change: Sequence[Sequence[Entry]], count: int
+) -> Sequence[Entry]:
+    """Summarize what sketches of the default size find, at each test's own level or threshold."""
+    entries = []
+    for change, rows in zip(changes, rows_by_change, strict=True):
+        evaluated = [row for row in rows if row["chosen"]]
+        for name, small in SMALL.items():
+            related, unrelated = _split(change, pairs_of(evaluated, small, TESTS[name]))
+            found, accused = (rate(pairs.same_N, pairs, count) for pairs in (related, unrelated))
+            entries.append({"change": change.name, "test": name, "found": found, "accused": accused})
+    return entries
 
 
 def _split(change: Recipe, pairs: PairReadings) -> tuple[PairReadings, PairReadings]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bornbiased_jax.experiments.base import Entry, Record
+from bornbiased_jax.experiments.lineage.sketched import SETTINGS
+from bornbiased_jax.lineage.fingerprints import Settings
 from bornbiased_jax.report.numbers import fixed, integer, percent, rate_interval, significant
 from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
 
@@ -19,6 +21,7 @@ def tables(record: Record) -> Sequence[Table]:
         _detections(record, "Found by published tests and scores, at calibrated thresholds", published=True),
         _overall(record),
         _accusations(record),
+        *([_found_by_small(record)] if "small" in record["result"] else []),
     ]
 
 
@@ -108,6 +111,27 @@ def _detections(record: Record, title: str, *, published: bool) -> Table:
         "they are not."
     )
     return tabulate(title, ["change"], rows, note)
+
+
+def _found_by_small(record: Record) -> Table:
+    """Tabulate change × test in the weights: found by sketches of the default size, and by the larger ones."""
+    found_by_cell = {(cell["change"], cell["test"]): cell["found"]["rate"] for cell in record["result"]["cells"]}
+    rows = []
+    for change in record["result"]["changes"]:
+        entries = [entry for entry in record["result"]["small"] if entry["change"] == change["change"]]
+        if change["related"]:
+            measured: Cells = {
+                entry["test"]: f"{percent(0)(entry['found']['rate'])}, "
+                f"{percent(0)(found_by_cell[change['change'], entry['test']])}"
+                for entry in entries
+            }
+            rows.append(([change["change"]], measured))
+    note = (
+        f"Fraction of descendants that a test finds at its own level or threshold, with {Settings().dim} numbers in "
+        f"each vector, as fingerprints have by default, and with {SETTINGS.dim}, as in the other tables. Two "
+        f"checkpoints are compared with {Settings().dim}."
+    )
+    return tabulate("Found by fingerprints of the default size, and by larger ones", ["change"], rows, note)
 
 
 def _overall(record: Record) -> Table:

@@ -119,11 +119,15 @@ def test_each_change_hides_from_the_tests_that_it_is_said_to_hide_from(record):
 
 def test_descendants_tables(record):
     experiment = descendants.EXPERIMENT
-    trust, actual, published, overall, accusations = experiment.tables(record)
+    trust, actual, published, overall, accusations, small = experiment.tables(record)
     related = [change["change"] for change in record["result"]["changes"] if change["related"]]
     assert [row.settings[0] for row in trust.rows] == related and trust.first_screen
     assert len(actual.rows) == len(published.rows) == len(related) + 1
     assert len(overall.rows) == len(TESTS) and len(accusations.rows) == len(EXACT)
+    # Copies that compute the same are found with sketches of either size.
+    assert [row.settings[0] for row in small.rows] == related
+    [rotated] = [row for row in small.rows if row.settings[0] == "rotate"]
+    assert rotated.measured["weights, rotation, form A"] == "100%, 100%"
     [row] = [row for row in trust.rows if row.settings[0] == "rotate"]
     names = {name for name, row in zip(TESTS, record["result"]["tests"], strict=True) if not row["published"]}
     requests = [cell for cell in record["result"]["cells"] if cell["change"] == "rotate" and cell["test"] in names]
