@@ -70,7 +70,7 @@ def audit(
     weights, all_pairs, frozen = (choices[name] for name in ("weights", "all_pairs", "frozen"))
     if weights and not hub.is_named(place):
         raise InputError(f"--weights is for suites on the hub, and those of {place} are read anyway: leave it out")
-    is_listing = not hub.is_named(place) and io.user_path(place).is_file()
+    is_listing = not hub.is_named(place) and place.endswith(".json") and io.user_path(place).is_file()
     # Digests are compared in all pairs anyway.
     if frozen and (is_listing or (hub.is_named(place) and not weights)):
         raise InputError(f"--frozen is for weights, and of {place} only digests are read: leave it out")

@@ -144,15 +144,17 @@ def test_adapters_are_digested_and_a_corrupted_one_is_named(tmp_path):
     assert only(report, "duplicate")["subjects"] == ["lora-a", "lora-b"] and len(report["checkpoints"]) == 3
 
 
-@pytest.mark.parametrize("make", ["nothing", "an empty folder", "notes alone"])
+@pytest.mark.parametrize("make", ["nothing", "a text", "an empty folder", "notes alone"])
 def test_a_folder_without_checkpoints_is_refused_in_one_sentence(make, tmp_path, refused):
     place = tmp_path / "models"
-    if make != "nothing":
+    if make == "a text":
+        place.write_text("no listing")
+    elif make != "nothing":
         place.mkdir()
     if make == "notes alone":
         (place / "notes.txt").write_text("no model")
     said = refused(["audit", str(place)])
-    assert said.count("\n") == 1 and ("is no folder" if make == "nothing" else "holds no checkpoint") in said
+    assert said.count("\n") == 1 and ("holds no checkpoint" if place.is_dir() else "is no folder") in said
 
 
 @pytest.mark.slow
