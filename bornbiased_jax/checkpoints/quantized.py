@@ -257,7 +257,8 @@ def _read_fp4(source: NamedTensors, name: str, scale_name: str, settings: Quanti
             f"{name} of {source.where} is of type {schema.shown(kind)}, which is not read: save it as a float"
         )
     # A power of two for 32 bytes is that of 32 integers (MXINT8): 32 numbers of four bits have 16 bytes.
-    if not kind and source.shapes[name][-1] == _MX_GROUP * source.shapes[scale_name][-1]:
+    num_scales = math.prod(source.shapes[scale_name])
+    if not kind and num_scales > 1 and source.shapes[name][-1] == _MX_GROUP * source.shapes[scale_name][-1]:
         raise InputError(
             f"{name} of {source.where} may be of type MXINT8, as each scale is that of {_MX_GROUP} bytes: save it as a "
             "float, or write its data_type into the quantization_config"

@@ -252,6 +252,10 @@ def test_integers_of_eight_bits_next_to_powers_of_two_are_not_taken_for_four_bit
     with pytest.raises(InputError, match="m.weight of here may be of type MXINT8, as each scale is that of 32 bytes"):
         _decoded(arrays).read("m.weight")
     assert _decoded(arrays, {"data_type": "mx_fp4"}).read("m.weight").shape == (4, 128)
+    # A scale of the whole tensor is of no group.
+    for shape in ((), (1,)):
+        whole = {"m.weight": np.ones((4, 32), np.int8), "m.weight_scale": np.full(shape, 127, np.uint8)}
+        assert _decoded(whole).read("m.weight").shape == (4, 64)
 
 
 def test_mxfp4_as_transformers_and_gguf_decode_it(rng):
