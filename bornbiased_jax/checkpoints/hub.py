@@ -20,7 +20,7 @@ from typing import NamedTuple
 from bornbiased_jax import hub, io, progress, schema
 from bornbiased_jax.checkpoints import quantization_files
 from bornbiased_jax.checkpoints.formats.huggingface import weight_files
-from bornbiased_jax.checkpoints.weight_files import INDEX, PICKLES, TOKENIZERS, WEIGHTS, IndexFile
+from bornbiased_jax.checkpoints.weight_files import INDEX, PICKLES, TOKENIZERS, WEIGHTS, shard_names
 from bornbiased_jax.errors import InputError
 
 MAIN = "main"
@@ -153,8 +153,8 @@ def _fetch_small(api: ModuleType, name: HubName, commit: str) -> dict[str, Remot
     """Fetch the tokenizer and settings of a commit; return all files that the hub lists of it."""
     listed = {
         row.path: RemoteFile(row.size, row.lfs.sha256 if row.lfs is not None else None)
-        for row in api.HfApi().list_repo_tree(name.repository, revision=commit)
-        if hasattr(row, "blob_id") and "/" not in row.path
+        for row in api.HfApi().list_repo_tree(name.repository, revision=commit, recursive=True)
+        if hasattr(row, "blob_id")
     }
     for file in sorted(row for row in listed if _matches(row, (*TOKENIZERS, *_COMPANIONS))):
         _fetch_file(api, name, commit, file, listed[file], _SILENT)
@@ -176,8 +176,7 @@ def _weights(api: ModuleType, name: HubName, commit: str, listed: dict[str, Remo
     """Return the files of weights, in order."""
     if INDEX in listed:
         index = _fetch_file(api, name, commit, INDEX, listed[INDEX], _SILENT)
-        table = schema.check(IndexFile, io.read_json(index), f"{INDEX} of {name}")["weight_map"]
-        shards = sorted({Path(file).name for file in table.values()})
+        shards = shard_names(index)
         for file in shards:
             if file not in listed:
                 raise InputError(f"{name} lacks {schema.cut(file)}, though its {INDEX} names it: tell its owner")
@@ -214,7 +213,8 @@ def _cached(api: ModuleType, name: HubName, revision: str, file: str) -> Path | 
 
 
 def _matches(file: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatch.fnmatchcase(file, pattern) for pattern in patterns)
+    """Return whether a file is of one of these patterns and in no folder of the repository."""
+    return "/" not in file and any(fnmatch.fnmatchcase(file, pattern) for pattern in patterns)
 
 
 def _bytes_to(advance: progress.Advance) -> type:

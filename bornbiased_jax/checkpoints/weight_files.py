@@ -121,7 +121,15 @@ def _named_set(folder: Path, file: str) -> WeightFiles:
 
 
 def _shards(index: Path) -> list[Path]:
-    """Return the files that an index names, in its folder or in one below."""
+    return [index.parent / name for name in shard_names(index)]
+
+
+def shard_names(index: Path) -> list[str]:
+    """Return the names of the files that an index names, in its folder or in one below.
+
+    Raises:
+        InputError: it is corrupted, or names files elsewhere.
+    """
     table = schema.check(IndexFile, io.read_json(index), str(index))["weight_map"]
     names = sorted(set(table.values()))
     for name in names:
@@ -129,7 +137,7 @@ def _shards(index: Path) -> list[Path]:
             raise InputError(
                 f"{index} names {schema.cut(name)}, which is not in its folder: name files in {index.parent}"
             )
-    return [index.parent / name for name in names]
+    return names
 
 
 def locate_tensors(folder: Path, weights: WeightFiles) -> NamedTensors:

@@ -131,6 +131,24 @@ def test_shards_are_those_of_the_index(remote, model, tmp_path):
     assert not remote.fetched("training.bin")
 
 
+def test_shards_in_a_folder_below_their_index_are_fetched(remote, model, tmp_path):
+    folder = tmp_path / "below"
+    (folder / "shards").mkdir(parents=True)
+    tensors = load_file(model / WEIGHTS)
+    save_file(tensors, folder / "shards" / "first.safetensors")
+    # What other folders hold is neither a tokenizer nor weights of this model.
+    (folder / "shards" / "tokenizer.json").write_text("{}")
+    (folder / "config.json").write_bytes((model / "config.json").read_bytes())
+    for place in ("shards/", "../shards/"):
+        index = {"weight_map": dict.fromkeys(tensors, f"{place}first.safetensors")}
+        (folder / INDEX).write_text(json.dumps(index))
+        remote.add("owner/below", "main" if place == "shards/" else "odd", folder)
+    assert open_checkpoint("hf:owner/below").digest() == open_checkpoint(model).digest()
+    assert not remote.fetched("shards/tokenizer.json")
+    with pytest.raises(InputError, match="names ../shards/first.safetensors, which is not in its folder"):
+        open_checkpoint("hf:owner/below@odd")
+
+
 def test_a_transfer_that_breaks_off_resumes(remote, model):
     remote.cuts[WEIGHTS] = 2
     assert open_checkpoint(NAME).digest() == open_checkpoint(model).digest()
