@@ -79,28 +79,27 @@ def _level_of_token_neurons() -> list[str]:
     ]
     assert len(others) == 3
     defined = [case["num_pairs"] - case["num_undefined"] for case in (untied, *others)]
-    further = result_of("token_neurons_level")["summary"]["rates"][1]
+    first, last = (result_of(f"token_neurons_{name}")["summary"] for name in ("level", "further"))
+    further = first["rates"][1]
     return [
         f"p < 0.01 in {untied['rates'][0]['count']} of {defined[0]:,} pairs where 50 are expected",
         f"({untied['rates'][0]['count'] + 1} of {untied['num_pairs']:,} pairs, {with_pair_left_out():.3f})",
         f"in {sum(case['rates'][0]['count'] for case in others)} of {sum(defined[1:]):,}, where 150 are expected",
         f"{further['count']} pairs below 0.05 where 500 are expected",
         f"of the {defined[0]:,} pairs before, {untied['rates'][1]['count']} where 250 are",
-        *_pooled_at_five_percent(untied, result_of("token_neurons_level")["summary"]),
+        f"Together {_pooled_at_five_percent(untied, first, words='have one')} by itself",
+        f"have p below 0.05 in {_pooled_at_five_percent(untied, first, last, words='pairs')} by itself",
         f"a rate of {percent(2)(further['high'])} at 5%",
     ]
 
 
-def _pooled_at_five_percent(*summaries) -> list[str]:
-    """Both records of untied models together, below the level at which both have an excess."""
+def _pooled_at_five_percent(*summaries, words: str) -> str:
+    """Records of untied models together, below the level at which the first two have an excess."""
     count = sum(summary["rates"][1]["count"] for summary in summaries)
     total = sum(summary["num_pairs"] - summary["num_undefined"] for summary in summaries)
     # With 2,000 permutations the 100 smallest of 2,001 numbers lie below 0.05.
     p = stats.binomtest(count, total, 100 / 2_001).pvalue
-    return [
-        f"Together {count} of {total:,} have one ({percent(2)(count / total)}), for which p is {p_value(2)(p)} by "
-        "itself"
-    ]
+    return f"{count:,} of {total:,} {words} ({percent(2)(count / total)}), for which p is {p_value(2)(p)}"
 
 
 def _tails_of_court() -> list[str]:
