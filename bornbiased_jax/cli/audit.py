@@ -23,7 +23,7 @@ from bornbiased_jax.results.lineage_reports import Audit
 @click.argument(
     "place",
     metavar="DIR|LISTING.json|hf:OWNER/NAME*@REVISION*",
-    help="A folder of checkpoints, a listing, or a suite on the hub.",
+    help="A folder of checkpoints, a listing (.json), or a suite on the hub.",
 )
 @click.option(
     "--page", type=options.FILE, metavar="FILE", help="Draw the lineage graph and the findings as one HTML page here."
