@@ -41,7 +41,7 @@ _FUNCTION = re.compile(r"(bornbiased_jax|experiments|tests)(\.\w+)+:compute")
 _UNOPENED = frozenset((errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ESTALE))
 """Errors of opening a file that say nothing about its content."""
 MOST_REQUESTED = 10_000_000
-"""Chunks of one call: more would take more time than there is, and more memory to list them."""
+"""Chunks that one record of a request names: more would take more time than there is, and more memory to list them."""
 _REMOVE = "it was edited or corrupted: remove it"
 
 T = TypeVar("T")
@@ -208,14 +208,18 @@ class TaskStore:
         """Begin the task, or continue it: record what it is and which chunks are requested.
 
         Raises:
-            InputError: it cannot be written.
+            InputError: it cannot be written, or these are more chunks than a record of them may name.
         """
+        rows = set(requested)
+        seeds = sorted({chunk.seed for chunk in rows})
+        ranges = sorted({(chunk.start, chunk.stop) for chunk in rows})
+        count = len(seeds) * len(ranges)
+        if count > MOST_REQUESTED:
+            raise InputError(
+                f"{count:,} chunks are more than {MOST_REQUESTED:,}: request fewer seeds, or larger ranges"
+            )
         self.store.claim()
-        rows = sorted(set(requested))
-        content = {
-            "seeds": sorted({chunk.seed for chunk in rows}),
-            "ranges": sorted({(chunk.start, chunk.stop) for chunk in rows}),
-        }
+        content = {"seeds": seeds, "ranges": ranges}
         # Named by its content, so that processes do not collide.
         digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
         for name, record in ((TASK_FILE, self.task._asdict()), (f"{REQUESTED}{digest}.json", content)):

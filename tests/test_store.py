@@ -531,6 +531,14 @@ def test_status_tells_progress_rate_and_failures(tmp_path, capsys):
         assert status(place)["pages"][0]["per_minute"] == (rate and pytest.approx(rate, rel=1e-3))
 
 
+def test_more_chunks_than_a_record_may_name_are_not_requested(tmp_path, monkeypatch):
+    """The store that took them would call its own record corrupted."""
+    monkeypatch.setattr(chunk_store, "MOST_REQUESTED", len(CHUNKS) - 1)
+    with pytest.raises(InputError, match="6 chunks are more than 5: request fewer seeds, or larger ranges"):
+        task_store(tmp_path / "store").open(CHUNKS)
+    assert not (tmp_path / "store").exists()
+
+
 def test_status_names_what_it_cannot_read(tmp_path):
     with pytest.raises(InputError, match="no store"):
         status(tmp_path)
