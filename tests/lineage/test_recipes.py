@@ -94,7 +94,7 @@ def rotate_stream_and_heads(cfg, arrays, draws):
     return rotate_stream(cfg, arrays, draws)
 
 
-def share_keys(cfg, arrays, _draws):
+def average_keys(cfg, arrays, _draws):
     """Grouped queries as uptraining begins them: keys and values of every two heads averaged."""
     for part in ("key", "value"):
         path = f"blocks/attention/{part}/kernel"
@@ -127,7 +127,7 @@ RECIPES = {
     "abliterate": (abliterate, RAW_NEURONS, 100),
     "repeat blocks": (keep_blocks(1, 2, 3, 2, 3, 4), RAW_NEURONS, 100),
     "every other block": (keep_blocks(1, 3), RAW_NEURONS, 73),
-    "grouped queries": (share_keys, RAW_NEURONS, 100),
+    "grouped queries": (average_keys, RAW_NEURONS, 100),
     "edit facts": (edit_facts, TOKEN_NEURONS, 100),
     "normalize the head": (normalize_head, RAW_NEURONS, 100),
     "change the activation": (change_activation, RAW_NEURONS, 100),
