@@ -231,8 +231,8 @@ def _found_by_small(
         evaluated = [row for row in rows if row["chosen"]]
         for name, small in SMALL.items():
             related, unrelated = _split(change, pairs_of(evaluated, small, TESTS[name]))
-            found, accused = (rate(pairs.same_N, pairs, count) for pairs in (related, unrelated))
-            entries.append({"change": change.name, "test": name, "found": found, "accused": accused})
+            found, called = (rate(pairs.same_N, pairs, count) for pairs in (related, unrelated))
+            entries.append({"change": change.name, "test": name, "found": found, "accused": called})
     return entries
 
 
