@@ -215,6 +215,29 @@ def _lineage() -> list[str]:
     ]
 
 
+def _descendants() -> list[str]:
+    """What sketches of the default size find less often, and coordinates up to sign."""
+    result = result_of("descendants")
+    small = {(row["change"], row["test"]): row["found"]["rate"] for row in result["small"]}
+    large = {(row["change"], row["test"]): row["found"]["rate"] for row in result["cells"]}
+    exact = {row["test"] for row in result["tests"] if row["by_p"] and not row["published"]}
+    lost = [
+        cell
+        for cell, rate in small.items()
+        if cell[1] in exact and rate is not None and rate < 0.9 and large[cell] >= 0.9
+    ]
+    token = "weights, rotation, form A"
+    assert set(lost) == {("noise 2", token), ("merge 0.75", token)}
+    merged = [large[change, "weights, coordinates"] for change in ("merge 0.75", "slerp 0.75")]
+    assert all(large[change, "weights, coordinates signed"] == 1 for change in ("merge 0.75", "slerp 0.75"))
+    return [
+        f"(16 find {percent(0)(small['noise 2', token])}) and",
+        f"three quarters another model ({percent(0)(small['merge 0.75', token])})",
+        f"find {percent(0)(merged[0])} of the merges that are three quarters another model, and "
+        f"{percent(0)(merged[1])} of such",
+    ]
+
+
 def _seedprint() -> list[str]:
     result = result_of("calibration")
     strongest = max(power["drift"] for case in result["cases"] for power in case["power"] or ())
@@ -263,6 +286,7 @@ def _t_tests(name: str) -> list[float]:
     [
         ("docs/comparison.md", _comparison),
         ("docs/lineage.md", _lineage),
+        ("docs/results/descendants.md", _descendants),
         ("docs/results/disputes.md", _disputes),
         ("docs/results/seedprint.md", _seedprint),
         ("docs/results/weight_tests.md", _weight_tests),
