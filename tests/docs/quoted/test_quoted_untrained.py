@@ -63,7 +63,7 @@ def _theory() -> list[str]:
     below = int((second_L < low_L).sum())
     assert below == ((second_L < low_L) | (second_L > high_L)).sum()
     return [
-        f"{_with_the_first_four_terms()} have the first four, and none",
+        f"{_with_all_terms()} have all of them, `predicted` the first four",
         f"{_balanced_of_all_pairs('relu')} is predicted for ReLU and {_balanced_of_all_pairs('gelu')} for GELU",
         f"with 125 inputs, in {below} (z = {fixed(1)(z)}).",
         f"{expected:.3f} where {cosine:.3f} is measured (T = 12, 16 seeds). All 16 seeds lie",
@@ -74,8 +74,8 @@ def _theory() -> list[str]:
     ]
 
 
-def _with_the_first_four_terms() -> str:
-    """Records that the page on theory shows and that were made with terms that it had for the record of ablation."""
+def _with_all_terms() -> str:
+    """Records that the page on theory shows and that were made with all terms that it has, as that of ablation."""
     page = (ROOT / "docs" / "results" / "theory.md").read_text()
     shown = re.findall(r"<!-- record: (\w+)(?: scale=(\w+))? ", page)
     made = {name: results.committed(name, scale or "laptop")["provenance"]["timestamp"] for name, scale in shown}
