@@ -222,7 +222,7 @@ EXPERIMENT = Experiment(
     ),
     settings=settings.TABLE4A,
     cost={
-        "laptop": "five minutes on two cores of an x86-64 virtual machine that did other work as well",
+        "laptop": "two minutes on two cores of an x86-64 virtual machine that did other work as well",
         "paper": "not measured: about 6e16 floating-point operations, for a GPU",
     },
     run=run,
