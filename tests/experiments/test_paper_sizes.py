@@ -17,7 +17,11 @@ from tests.experiments.smoke import record_of, show
 
 pytestmark = pytest.mark.slow
 
-PROVENANCE = {"wall_time_s": 90.0, "platform": {"cores": 2, "cpu": "A"}, "git": {"revision": "0123456789ab"}}
+PROVENANCE = {
+    "wall_time_s": 90.0,
+    "platform": {"cores": 2, "cpu": "A"},
+    "git": {"revision": "0123456789ab", "dirty": False},
+}
 
 
 def test_every_printed_row_has_a_name_and_the_papers_size():
