@@ -229,6 +229,15 @@ def test_permuted_neurons_of_a_rotated_copy_are_found_by_matching_alone():
     assert any("64 of 128 neurons stored" in note for note in undecided.detail["notes"])
 
 
+def test_the_first_neurons_of_a_fingerprint_are_those_of_one_made_with_so_many():
+    few, part = fingerprint(reference(1), Settings(neurons=64)), untrained(1).first_neurons(64)
+    assert part.components["language"].neurons[0].total == 128
+    for made, cut in zip(few.components["language"].neurons, part.components["language"].neurons, strict=True):
+        for name in ("gate", "up", "down"):
+            np.testing.assert_array_equal(cut.token[name], made.token[name])
+            np.testing.assert_array_equal(cut.coordinates[name], made.coordinates[name])
+
+
 @pytest.mark.slow
 def test_neurons_of_wide_mlps_are_matched_whole_where_tests_look_at_a_part(monkeypatch):
     """Permuted neurons of a copy, rotated as well, of which a part is stored."""
