@@ -36,7 +36,7 @@ from bornbiased_jax.experiments.lineage.sketched import matched, sketch
 from bornbiased_jax.experiments.survival import persistence
 from bornbiased_jax.experiments.survival.settings import PRECISION, changed
 from bornbiased_jax.lineage import sketches
-from bornbiased_jax.lineage.battery import ALL, Options, compare_weights
+from bornbiased_jax.lineage.battery import Options
 from bornbiased_jax.lineage.evidence import COORDINATES, RAW_NEURONS, SIGNLESS, TOKEN_HEADS, TOKEN_NEURONS
 from bornbiased_jax.lineage.fingerprint_size import residual_axis
 from bornbiased_jax.lineage.fingerprints import Settings
@@ -273,8 +273,8 @@ def _replaced(cfg: ModelConfig, params: Params, others: Params, held_out_NT: np.
         settings = dataclasses.replace(published, sign_key=key)
         base, suspect = (sketch(Checkpoint.from_params(cfg, model), settings) for model in (params, copy))
         outcome = auto_verdict(base, suspect, Options(num_permutations=999))
-        cells = compare_weights(base, suspect, Options(is_quick=True)).cells
-        largest = max(cell.z for cell in cells if cell.z is not None and cell.component == ALL)
+        detail: Entry = outcome.detail
+        largest = max(row["z"] for row in detail["tests"] if row["z"] is not None)
         verdicts[name] = {"verdict": outcome.verdict, "log10_p": outcome.log10_p, "largest_z": largest}
     return {
         "loss": loss_of(cfg, params, held_out_NT),
