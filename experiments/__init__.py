@@ -47,6 +47,7 @@ _CHAPTERS = {
     "descendants": "lineage",
     "disputes": "lineage",
     "power": "lineage",
+    "token_space": "lineage",
     "figure13": "lineage",
     "table4a": "lineage",
     "table6": "lineage",

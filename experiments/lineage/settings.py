@@ -255,6 +255,16 @@ POWER = by_scale(
     learning_rate=(1e-3, 4e-3, 1e-3),
 )
 
+TOKEN_SPACE = by_scale(
+    model="llama-tiny",
+    changes=({"num_layers": 3, "d_model": 32, "d_ff": 48, "vocab_size": 260, "max_seq_len": 64}, {}, {}),
+    corpora=_TEXTS,
+    bases=(3, 4, 4),
+    schedule={**_SCHEDULE, "steps": (3, 200, 200), "batch_size": (4, 8, 8), "context": (16, 32, 32)},
+    further={"steps": (2, 80, 80), "learning_rate": 1e-3},
+    dims=([4, 8], [8, 16, 64], [8, 16, 64]),
+)
+
 # Eight heads: as many as have orders enough for a p.
 _EIGHT_HEADS = {"num_heads": 8, "num_kv_heads": 8, "head_dim": 4}
 _NARROW = {**_EIGHT_HEADS, "num_layers": 2, "d_model": 32, "d_ff": 64, "vocab_size": 64}
