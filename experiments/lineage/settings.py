@@ -260,8 +260,13 @@ TOKEN_SPACE = by_scale(
     changes=({"num_layers": 3, "d_model": 32, "d_ff": 48, "vocab_size": 260, "max_seq_len": 64}, {}, {}),
     corpora=_TEXTS,
     bases=(3, 4, 4),
-    schedule={**_SCHEDULE, "steps": (3, 200, 200), "batch_size": (4, 8, 8), "context": (16, 32, 32)},
-    further={"steps": (2, 80, 80), "learning_rate": 1e-3},
+    schedule={
+        "steps": (3, 200, 200),
+        "batch_size": (4, 16, 16),
+        "context": (16, 128, 128),
+        "tokenizer": ("bytes", *["bpe:4096"] * 2),
+    },
+    further=(2, 80, 80),
     dims=([4, 8], [8, 16, 64], [8, 16, 64]),
 )
 
