@@ -110,16 +110,25 @@ def _distances(
     A block has one MLP, or its experts; ``tokens_only`` leaves out Grams in residual coordinates.
     """
     total_LL = np.zeros((len(base), len(suspect)))
-    spaces: tuple[Space, ...] = ("token",) if tokens_only else ("token", "coordinates")
-    for space in spaces:
-        base_LG, suspect_LG = (_grams(blocks, space) for blocks in (base, suspect))
-        if base_LG is None or suspect_LG is None or base_LG.shape[1] != suspect_LG.shape[1]:
-            continue
+    for base_LG, suspect_LG in _comparable_grams(base, suspect, tokens_only=tokens_only):
         # Each kind of Gram counts alike: in units of its median.
         squares_LL = scipy.spatial.distance.cdist(base_LG, suspect_LG, "sqeuclidean")
         median = float(np.median(squares_LL))
         total_LL += squares_LL / median if median > 0 else squares_LL
     return total_LL
+
+
+def _comparable_grams(
+    base: Sequence[Sequence[Neurons]], suspect: Sequence[Sequence[Neurons]], *, tokens_only: bool
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Compute both models' Grams in each space in which both have them: [L, G] and [L', G]."""
+    spaces: tuple[Space, ...] = ("token",) if tokens_only else ("token", "coordinates")
+    by_space = [(_grams(base, space), _grams(suspect, space)) for space in spaces]
+    return [
+        (base_LG, suspect_LG)
+        for base_LG, suspect_LG in by_space
+        if base_LG is not None and suspect_LG is not None and base_LG.shape[1] == suspect_LG.shape[1]
+    ]
 
 
 def _grams(blocks: Sequence[Sequence[Neurons]], space: Space) -> np.ndarray | None:
@@ -194,6 +203,39 @@ def monotone_pairs(distance_LL: np.ndarray) -> list[tuple[int, int]]:
     return pairs[::-1]
 
 
+def _pairs_in_order(distance_LL: np.ndarray, grams: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[tuple[int, int]]:
+    """Pair blocks in order, by distances or by cosines of Grams without their mean, whichever fits better.
+
+    Training and a rotation change all Grams of a model alike, so that the nearest block may be another one. Grams
+    without the mean of their model do not have that part; where many blocks were left out the means differ.
+    """
+    by_distance = monotone_pairs(distance_LL)
+    if distance_LL.shape[0] == distance_LL.shape[1] or min(distance_LL.shape) < 2 or not grams:
+        return by_distance
+    every_block = [(row, column) for row in range(distance_LL.shape[0]) for column in range(distance_LL.shape[1])]
+    candidates = by_distance, monotone_pairs(_cosine_distances(grams, every_block))
+
+    def misfit(pairs: list[tuple[int, int]]) -> float:
+        cosines_LL = _cosine_distances(grams, pairs)
+        return float(sum(cosines_LL[pair] for pair in pairs))
+
+    return min(candidates, key=misfit)
+
+
+def _cosine_distances(grams: Sequence[tuple[np.ndarray, np.ndarray]], pairs: Sequence[tuple[int, int]]) -> np.ndarray:
+    """Add 1 − cosine of two models' Grams, less their means over the blocks of the pairs, over spaces: [L, L']."""
+    rows, columns = (sorted(set(numbers)) for numbers in zip(*pairs, strict=True))
+    total_LL = np.zeros((len(grams[0][0]), len(grams[0][1])))
+    for base_LG, suspect_LG in grams:
+        base_LG, suspect_LG = (
+            LG - LG[numbers].mean(axis=0) for LG, numbers in ((base_LG, rows), (suspect_LG, columns))
+        )
+        norms_LL = np.linalg.norm(base_LG, axis=1)[:, None] * np.linalg.norm(suspect_LG, axis=1)
+        # Equal blocks have no cosine.
+        total_LL += 1 - base_LG @ suspect_LG.T / np.where(norms_LL > 0, norms_LL, 1)
+    return total_LL
+
+
 def reordered_pairs(distance_LL: np.ndarray) -> list[tuple[int, int]] | None:
     """Pair rows with columns in any order, if that has less than half the total distance of pairs in order.
 
@@ -224,7 +266,9 @@ def pair_blocks(base: Component, suspect: Component, *, tokens_only: bool = Fals
     by_tokens_LL = _distances(*blocks, tokens_only=True)
     distance_LL = by_tokens_LL if tokens_only else _distances(*blocks, tokens_only=False)
     # In rotated models tokens alone show another order.
-    pairs = reordered_pairs(distance_LL) or reordered_pairs(by_tokens_LL) or monotone_pairs(distance_LL)
+    pairs = reordered_pairs(distance_LL) or reordered_pairs(by_tokens_LL)
+    if pairs is None:
+        pairs = _pairs_in_order(distance_LL, _comparable_grams(*blocks, tokens_only=tokens_only))
     base_numbers, suspect_numbers = list(base_blocks), list(suspect_blocks)
     return [BlockPair(base_numbers[row], suspect_numbers[column]) for row, column in pairs]
 

@@ -1,4 +1,4 @@
-"""Neurons in token space at smoke scale: every change of a model is seen through a rotation, and other bases are not."""
+"""Neurons in token space at smoke scale: every change is seen through a rotation, and other bases are not."""
 
 import numpy as np
 import pytest

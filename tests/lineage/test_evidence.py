@@ -8,12 +8,18 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
+from bornbiased_jax import model as models
+from bornbiased_jax.checkpoints import Checkpoint
+from bornbiased_jax.checkpoints.native_roles import LANGUAGE, NativeRoles
 from bornbiased_jax.checkpoints.roles import Shape
+from bornbiased_jax.config import preset
+from bornbiased_jax.derive.changes import ChangeContext, parse_change
 from bornbiased_jax.lineage import evidence, sketches
 from bornbiased_jax.lineage.evidence import EvidenceError
-from bornbiased_jax.lineage.fingerprints import HeadSketches, Neurons, Repeats
+from bornbiased_jax.lineage.fingerprint_pass import fingerprint
+from bornbiased_jax.lineage.fingerprints import HeadSketches, Neurons, Repeats, Settings
 from bornbiased_jax.lineage.matching import match_neurons
-from bornbiased_jax.lineage.pairing import NeuronPair, monotone_pairs, unit_rows
+from bornbiased_jax.lineage.pairing import NeuronPair, monotone_pairs, pair_blocks, unit_rows
 from bornbiased_jax.lineage.scores import (
     SampledZ,
     coordinate_terms,
@@ -212,6 +218,29 @@ def test_blocks_pair_in_order():
         cost[row, column] = 0
     assert monotone_pairs(cost) == [(0, 0), (1, 2), (2, 3), (3, 6)]
     assert monotone_pairs(cost.T) == [(0, 0), (2, 1), (3, 2), (6, 3)]
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_blocks_pair_through_what_training_added_to_all_of_them(seed):
+    cfg = preset("llama-tiny", d_model=64, d_ff=128, vocab_size=256)
+    flat = dict(models.flatten(models.init_seed(cfg, seed)))
+    base = Checkpoint.from_params(cfg, models.unflatten(flat))
+    # Every neuron of every block moves in one direction.
+    direction_D1 = np.random.default_rng(seed).standard_normal((cfg.d_model, 1))
+    for path in ("blocks/mlp/gate/kernel", "blocks/mlp/up/kernel"):
+        kernel = np.asarray(flat[path])
+        flat[path] = (kernel + 2 * kernel.std() * direction_D1).astype(np.float32)
+    suspect = cfg, models.unflatten(flat)
+    for change in ("repeat-layers:2-3", "rotate:9"):
+        suspect = parse_change(change).apply(suspect, ChangeContext())
+    components = [
+        fingerprint(NativeRoles(model), Settings(neurons=None, token_labels="ids")).components[LANGUAGE]
+        for model in (base, Checkpoint.from_params(*suspect))
+    ]
+    for first, second in (components, components[::-1]):
+        pairs = [pair if first is components[0] else pair[::-1] for pair in map(tuple, pair_blocks(first, second))]
+        assert [base for base, _ in pairs] == [(1, 2, 3, 2, 3, 4)[suspect - 1] for _, suspect in pairs]
+        assert len(pairs) == cfg.num_layers
 
 
 # ---------------------------------------------------------------------------------------------------------------------
