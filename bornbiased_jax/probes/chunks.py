@@ -28,7 +28,7 @@ class Pass(NamedTuple):
 
     Attributes:
         subject, inputs, batches: the models and the inputs.
-        intra, second_moment, dtype: as of :class:`bornbiased_jax.probes.run.ProbeOptions`.
+        intra: as of :class:`bornbiased_jax.probes.run.ProbeOptions`.
         mode: "vmap" or "map".
         at_once: seeds in one program on one device.
         shards: devices of a given model along ``data`` and ``fsdp``.
@@ -39,8 +39,6 @@ class Pass(NamedTuple):
     inputs: Inputs
     batches: Batches
     intra: bool
-    second_moment: bool
-    dtype: str | None
     mode: SweepMode
     at_once: int
     shards: tuple[int, ...] = (1, 1)
@@ -57,9 +55,7 @@ class Pass(NamedTuple):
         """Return the probe of one seed, of all inputs or of a range."""
         scale = self.inputs.moments(self.subject.embedding_mean, self.subject.embedding_std)
         products = precision_named(self.precision)
-        return last_token_probe(
-            self.subject.cfg, scale, self.intra, self.second_moment, self.dtype, partial, precision=products
-        )
+        return last_token_probe(self.subject.cfg, scale, self.intra, partial, precision=products)
 
     def settings(self) -> Results:
         """Return all that the numbers depend on besides seed and range, JSON-ready."""
@@ -68,8 +64,6 @@ class Pass(NamedTuple):
             "inputs": facts_of(self.inputs),
             "batch_size": self.batches.size,
             "intra": self.intra,
-            "second_moment": self.second_moment,
-            "dtype": self.dtype,
             "mode": self.mode,
             "at_once": self.at_once,
             "shards": self.shards,
@@ -102,7 +96,7 @@ def _open_pass(settings: str, sources: str) -> Pass:
         subject,
         inputs,
         order_inputs(inputs, content["batch_size"]),
-        *(content[name] for name in ("intra", "second_moment", "dtype", "mode", "at_once", "shards", "precision")),
+        *(content[name] for name in ("intra", "mode", "at_once", "shards", "precision")),
     )
 
 

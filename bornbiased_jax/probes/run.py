@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import TypedDict
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.typing import DTypeLike
 
 from bornbiased_jax import parallel, store
 from bornbiased_jax.checkpoints.reference import portable_source
@@ -64,8 +62,6 @@ class ProbeOptions:
 
     Attributes:
         intra: also the cosines within sequences (computes every position of the last block).
-        second_moment: also the standard deviation over pairs (D² numbers a layer).
-        dtype: compute dtype, float32 unless given.
         precision: how float32 matrices are multiplied, by :data:`bornbiased_jax.model.layers.PRECISIONS`.
         batch_size: sequences in one forward pass; chosen by their length unless given.
         mode, chunk: as of :class:`bornbiased_jax.sweep.SweepOptions`.
@@ -73,8 +69,6 @@ class ProbeOptions:
     """
 
     intra: bool = False
-    second_moment: bool = True
-    dtype: DTypeLike | None = None
     precision: str = HIGHEST
     batch_size: int | None = None
     mode: SweepMode = "auto"
@@ -139,13 +133,9 @@ def probe(
     size = batch_size_by_tokens(inputs.seq_len, inputs.num_inputs, options.batch_size)
     shards = parallel.batch_axes(None if subject.weights is None else mesh)
     size = -(-size // math.prod(shards)) * math.prod(shards)
-    check_probe(cfg, size, inputs, is_untrained=subject.weights is None, second_moment=options.second_moment)
+    check_probe(cfg, size, inputs, is_untrained=subject.weights is None)
     batches = order_inputs(inputs, size)
-    dtype = None if options.dtype is None else jnp.dtype(options.dtype).name
-    probe_pass = chunks.Pass(
-        subject, inputs, batches, options.intra, options.second_moment, dtype, options.mode, 1, shards,
-        options.precision,
-    )  # fmt: skip
+    probe_pass = chunks.Pass(subject, inputs, batches, options.intra, options.mode, 1, shards, options.precision)
     store.check(resume, engine)
     layout = SweepOptions(options.mode, options.chunk, mesh, steady=resume is not None)
     if resume is None:
