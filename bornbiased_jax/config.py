@@ -262,14 +262,11 @@ class ModelConfig:
         return int(self.key_dim * self.rotary_fraction)
 
     @property
-    def depends_on_max_seq_len(self) -> bool:
-        """True where attention computes with ``max_seq_len``, which is a limit alone elsewhere."""
-        return self.attention_kernel in ("sigmoid", "clipped") or self.positional_scale == "attenuate"
-
-    @property
     def free_fields(self) -> tuple[str, ...]:
         """The fields that given weights leave free: how weights are drawn, and a length that only limits."""
-        return "init", "init_groups", *(() if self.depends_on_max_seq_len else ("max_seq_len",))
+        # Some attention computes with the length.
+        is_computed = self.attention_kernel in ("sigmoid", "clipped") or self.positional_scale == "attenuate"
+        return "init", "init_groups", *(() if is_computed else ("max_seq_len",))
 
     def replace(self, **changes: FieldValue) -> ModelConfig:
         """Return a copy with some fields changed. Derived sizes follow, unless given explicitly here.
