@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import math
 import re
@@ -11,7 +10,7 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, cast
 
-from bornbiased_jax.errors import InputError
+from bornbiased_jax.errors import InputError, suggestion
 from bornbiased_jax.schema import (
     ExpertCount,
     Fraction,
@@ -337,9 +336,7 @@ FIELDS: tuple[str, ...] = tuple(field.name for field in dataclasses.fields(Model
 def _refuse_unknown(names: Iterable[str]) -> None:
     for name in names:
         if name not in FIELDS:
-            near = difflib.get_close_matches(name, FIELDS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"the fields are {', '.join(FIELDS)}"
-            raise InputError(f"unknown model field {name!r}: {hint}")
+            raise InputError(f"unknown model field {name!r}: {suggestion(name, FIELDS, 'fields')}")
 
 
 def _checked(name: str, value: object) -> FieldValue:
@@ -446,9 +443,7 @@ def preset(name: str, **changes: FieldValue) -> ModelConfig:
     """
     if name not in PRESETS:
         name = str(name)
-        near = difflib.get_close_matches(name, PRESETS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"the presets are {', '.join(PRESETS)}"
-        raise InputError(f"unknown model {name!r}: {hint}")
+        raise InputError(f"unknown model {name!r}: {suggestion(name, PRESETS, 'presets')}")
     return PRESETS[name].replace(**changes)
 
 
