@@ -241,7 +241,7 @@ def sweep(
     batches: Callable[[], Iterable[PyTree]],
     options: SweepOptions = DEFAULT,
     *,
-    advance: Callable[[int], None] | None = None,
+    advance: Callable[[int, PyTree], None] | None = None,
 ) -> Iterator[tuple[int, PyTree]]:
     """Run a probe on the model of every seed and yield (seed, result on the host) in the order given, chunk by chunk.
 
@@ -252,7 +252,7 @@ def sweep(
         seeds: results come in this order.
         batches: called once per chunk; yields pytrees of equal shapes.
         options: the layout.
-        advance: called with the number of (real) seeds after each batch, for a progress display.
+        advance: called with the number of (real) seeds and the batch after each batch, for a progress display.
 
     Raises:
         InputError: no seeds, or a bad seed.
@@ -279,7 +279,7 @@ def _sweep_chunk(
     weights: PyTree,
     shards: Sequence[np.ndarray],
     batches: Iterable[PyTree],
-    tick: Callable[[], None] | None,
+    tick: Callable[[PyTree], None] | None,
 ) -> PyTree:
     """Run a compiled probe on the seeds of each shard, each shard in a thread of its own."""
 
@@ -294,6 +294,6 @@ def _sweep_chunk(
         for batch in batches:
             list(threads.map(update, range(len(shards)), [batch] * len(shards)))
             if tick is not None:
-                tick()
+                tick(batch)
         results = list(threads.map(lambda *arguments: jax.device_get(compiled.finish(*arguments)), states, params))
     return jax.tree.map(lambda *leaves: np.concatenate(leaves), *results)

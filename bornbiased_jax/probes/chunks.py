@@ -16,7 +16,7 @@ from bornbiased_jax.model.layers import HIGHEST, precision_named
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.inputs import Inputs
 from bornbiased_jax.probes.inputs.facts import facts_of, from_facts
-from bornbiased_jax.probes.measure import Batches, initial_params, last_token_probe, order_inputs, stream
+from bornbiased_jax.probes.measure import Batches, SequenceBatch, initial_params, last_token_probe, order_inputs, stream
 from bornbiased_jax.probes.subject import ProbedModel, from_weights, untrained
 from bornbiased_jax.sweep import InitParams, Probe, SweepMode, SweepOptions, sweep
 
@@ -105,7 +105,7 @@ def compute_pass(
     chunks: Sequence[Chunk],
     *,
     mesh: jax.sharding.Mesh | None = None,
-    advance: Callable[[int], None] | None = None,
+    advance: Callable[[int, SequenceBatch], None] | None = None,
 ) -> Iterator[Results]:
     """Compute the results of some seeds on one range of inputs, in the order of the chunks.
 
@@ -113,7 +113,7 @@ def compute_pass(
         probe_pass: all but the seeds.
         chunks: of one range; of all inputs the results are final, else they are sums.
         mesh: as of :class:`bornbiased_jax.sweep.SweepOptions`.
-        advance: called with the number of seeds after each batch.
+        advance: called with the number of seeds and the batch after each batch.
     """
     (span,) = {(chunk.start, chunk.stop) for chunk in chunks}
     devices = 1 if mesh is None or probe_pass.subject.weights is not None else mesh.shape["seed"]

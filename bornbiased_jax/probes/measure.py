@@ -132,11 +132,6 @@ class Batches(NamedTuple):
     last_N: np.ndarray
     size: int
 
-    @property
-    def num_batches(self) -> int:
-        """Number of batches."""
-        return -(-len(self.order_N) // self.size)
-
 
 class ProbeMemory(NamedTuple):
     """Bytes of a probe at the least: one seed's weights, its sums before and after a batch, and a forward pass."""
@@ -245,3 +240,8 @@ def stream(inputs: Inputs, batches: Batches, start: int = 0, stop: int | None = 
             "weight": (np.arange(begin, begin + batches.size) < n).astype(np.float32),
             "last": batches.last_N[at].astype(np.int32),
         }
+
+
+def in_sequences(advance: Callable[[int], None] | None) -> Callable[[int, SequenceBatch], None] | None:
+    """Turn a sweep's "one more batch of so many seeds" into sequences; the last batch has fewer than its rows."""
+    return None if advance is None else lambda num_seeds, batch: advance(num_seeds * int(batch["weight"].sum()))

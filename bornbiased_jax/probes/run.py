@@ -28,9 +28,9 @@ from bornbiased_jax.probes.batching import batch_size_by_tokens
 from bornbiased_jax.probes.inputs import Inputs
 from bornbiased_jax.probes.inputs.facts import arrays_of
 from bornbiased_jax.probes.measure import (
-    Batches,
     check_number,
     check_probe,
+    in_sequences,
     input_ranges,
     merge_ranges,
     order_inputs,
@@ -148,7 +148,7 @@ def probe(
             seeds,
             lambda: stream(inputs, batches),
             layout,
-            advance=_Ticker(advance, batches),
+            advance=in_sequences(advance),
         )
     else:
         # With a store: programs whose results do not depend on how many seeds are computed together.
@@ -184,8 +184,7 @@ def _request(
         raise InputError("a mesh is of the devices of this process: leave --mesh or --engine out")
 
     def compute_here(_settings: TaskSettings, _sources: TaskSettings, group: list[Chunk]) -> Iterator[Results]:
-        ticker = _Ticker(advance, probe_pass.batches, *group[0][1:])
-        return chunks.compute_pass(probe_pass, group, mesh=mesh, advance=ticker)
+        return chunks.compute_pass(probe_pass, group, mesh=mesh, advance=in_sequences(advance))
 
     return store.Request(
         chunks.FUNCTION,
@@ -201,25 +200,6 @@ def _request(
 def _result_of_seed(probe_pass: chunks.Pass, seed: int, parts: Sequence[Results]) -> Results:
     """Return the result of the only range, or of the merged sums of several."""
     return parts[0] if len(parts) == 1 else merge_ranges(probe_pass.probe(), probe_pass.params, seed, parts)
-
-
-@dataclasses.dataclass
-class _Ticker:
-    """Turns "one more batch of so many seeds" into sequences, the last batch of the range being shorter."""
-
-    advance: Callable[[int], None] | None
-    batches: Batches
-    start: int = 0
-    stop: int | None = None
-    index: int = 0
-
-    def __call__(self, num_seeds: int) -> None:
-        total = (len(self.batches.order_N) if self.stop is None else self.stop) - self.start
-        size = self.batches.size
-        begin = (self.index % -(-total // size)) * size
-        self.index += 1
-        if self.advance is not None:
-            self.advance(num_seeds * min(size, total - begin))
 
 
 def _record(cfg: ModelConfig, seed: int, inputs: Inputs, result: Results, intra: bool) -> ProbeRecord:
