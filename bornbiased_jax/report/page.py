@@ -94,7 +94,7 @@ def render(title: str, standfirst: str, sections: Sequence[Section]) -> str:
         facts=_facts,
         write=write,
     )
-    # The first screen: claims and tables of all sections.
+    # The first screen: key claims and tables of all sections.
     claims = [(section, claim) for section in sections for claim in section.claims]
     front = [(section, table) for section in sections for table in section.tables if table.first_screen]
     return environment.get_template("page.html.j2").render(
@@ -102,6 +102,7 @@ def render(title: str, standfirst: str, sections: Sequence[Section]) -> str:
         standfirst=standfirst,
         sections=sections,
         headlines=[section for section in sections if section.headline],
+        keys=[claim for _, claim in claims if claim.key],
         claims=claims,
         claim_sources=[source for source in SOURCES if any(getattr(claim, source) is not None for _, claim in claims)],
         front=front,

@@ -140,6 +140,7 @@ class Claim:
         statement: what is claimed, as a sentence or a noun phrase with its configuration.
         measured, paper, theory: the values.
         format: how the numbers are written.
+        key: a few words; if given, the measured value is one of the page's key numbers under these words.
     """
 
     statement: str
@@ -147,6 +148,7 @@ class Claim:
     paper: Value = None
     theory: Value = None
     format: Format = significant(3)
+    key: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -100,7 +100,7 @@ def section():
         cost="2 s",
         headline="One token in 38.",
         claims=(
-            Claim("share", 0.026, 0.026, format=numbers.percent(1)),
+            Claim("share", 0.026, 0.026, format=numbers.percent(1), key="of inputs"),
             Claim("smaller model", 0.5, format=numbers.percent(1)),
         ),
         tables=(table,),
@@ -190,10 +190,10 @@ def test_tables_and_figures_can_be_read_without_eyes(section):
     assert dict(reader.tags)["html"]["lang"] == "en"
 
 
-def test_the_first_screen_leads_with_headlines_and_claims(section):
+def test_the_first_screen_leads_with_the_key_numbers(section):
     html = page.render("Title", "", [section])
     head = words(html[html.index("<header") : html.index("</header>")] + "</header>")
-    assert "One token in 38." in head and "2.6%" in head
+    assert "One token in 38." in head and "of inputs" in head and "2.6%" in head
     assert "smaller model" in head
 
 
