@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import math
 import re
@@ -11,7 +10,7 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, cast
 
-from bornbiased_jax.errors import InputError
+from bornbiased_jax.errors import InputError, suggestion
 from bornbiased_jax.schema import (
     ExpertCount,
     Fraction,
@@ -262,14 +261,11 @@ class ModelConfig:
         return int(self.key_dim * self.rotary_fraction)
 
     @property
-    def depends_on_max_seq_len(self) -> bool:
-        """True where attention computes with ``max_seq_len``, which is a limit alone elsewhere."""
-        return self.attention_kernel in ("sigmoid", "clipped") or self.positional_scale == "attenuate"
-
-    @property
     def free_fields(self) -> tuple[str, ...]:
         """The fields that given weights leave free: how weights are drawn, and a length that only limits."""
-        return "init", "init_groups", *(() if self.depends_on_max_seq_len else ("max_seq_len",))
+        # Some attention computes with the length.
+        is_computed = self.attention_kernel in ("sigmoid", "clipped") or self.positional_scale == "attenuate"
+        return "init", "init_groups", *(() if is_computed else ("max_seq_len",))
 
     def replace(self, **changes: FieldValue) -> ModelConfig:
         """Return a copy with some fields changed. Derived sizes follow, unless given explicitly here.
@@ -340,9 +336,7 @@ FIELDS: tuple[str, ...] = tuple(field.name for field in dataclasses.fields(Model
 def _refuse_unknown(names: Iterable[str]) -> None:
     for name in names:
         if name not in FIELDS:
-            near = difflib.get_close_matches(name, FIELDS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"the fields are {', '.join(FIELDS)}"
-            raise InputError(f"unknown model field {name!r}: {hint}")
+            raise InputError(f"unknown model field {name!r}: {suggestion(name, FIELDS, 'fields')}")
 
 
 def _checked(name: str, value: object) -> FieldValue:
@@ -449,9 +443,7 @@ def preset(name: str, **changes: FieldValue) -> ModelConfig:
     """
     if name not in PRESETS:
         name = str(name)
-        near = difflib.get_close_matches(name, PRESETS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"the presets are {', '.join(PRESETS)}"
-        raise InputError(f"unknown model {name!r}: {hint}")
+        raise InputError(f"unknown model {name!r}: {suggestion(name, PRESETS, 'presets')}")
     return PRESETS[name].replace(**changes)
 
 

@@ -1,5 +1,8 @@
 """The exception that means "the caller or the caller's input is at fault", and how lack of memory is told."""
 
+import difflib
+from collections.abc import Collection
+
 
 class InputError(ValueError):
     """Bad input, said in one sentence that names the thing and the remedy.
@@ -18,6 +21,12 @@ def cut_short(file: str) -> InputError:
         file: the file, and what of it is known to be missing.
     """
     return InputError(f"{file} is cut short: fetch it again")
+
+
+def suggestion(name: str, choices: Collection[str], plural: str) -> str:
+    """Suggest the nearest of the names that there are, or list them."""
+    near = difflib.get_close_matches(name, choices, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"the {plural} are {', '.join(choices)}"
 
 
 def is_out_of_memory(error: BaseException) -> bool:

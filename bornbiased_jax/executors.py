@@ -1,4 +1,4 @@
-"""Executors of jobs: this process, other processes of this machine, a Slurm cluster, or a Ray cluster.
+"""Executors of jobs: other processes of this machine, a Slurm cluster, or a Ray cluster.
 
 An engine makes a :class:`concurrent.futures.Executor` for a number of jobs, to be used in a ``with`` block. Executors
 keep no results: finished chunks lie in the store. Where a worker dies, a future raises
@@ -33,8 +33,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 Job = Callable[[], object]
-Engine = Callable[[Path, int], Executor]
-"""(folder of the store, number of jobs) -> an executor."""
+Engine = Callable[[Path, int], Executor] | None
+"""(folder of the store, number of jobs) -> an executor; None computes in this process."""
+local: Engine = None
 
 ENGINES = ("local", "processes", "slurm", "ray")
 DEFAULT = "local"
@@ -86,24 +87,6 @@ def engine_named(
         "ray": lambda _, __: RayExecutor(number, address),
     }
     return engines[name]
-
-
-class InProcessExecutor(Executor):
-    """Runs each job in this process, before ``submit`` returns."""
-
-    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """Run a job; Ctrl-C ends the caller, any other error is the future's."""
-        future: Future[R] = Future()
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except Exception as error:
-            future.set_exception(error)
-        return future
-
-
-def local(_folder: Path, _num_jobs: int) -> Executor:
-    """Make the executor of this process: the engine without workers."""
-    return InProcessExecutor()
 
 
 class WorkerProcesses(ProcessPoolExecutor):

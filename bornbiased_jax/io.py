@@ -41,6 +41,7 @@ MARKER = ".bornbiased.jsonl"
 REPLACED = ".replaced"
 """Suffix of the hidden name of a folder while a new one takes its place."""
 OVERWRITE = "--overwrite"
+_REMOVE = "remove its folder"
 
 
 @contextlib.contextmanager
@@ -128,7 +129,7 @@ def read_json(path: Path | str) -> Any:  # noqa: ANN401 (JSON of any form)
     return schema.parse_json(read_bytes(path, LARGEST_JSON), str(path))
 
 
-def read_sealed(kind: type[T], path: Path | str, remedy: str) -> T:
+def read_sealed(kind: type[T], path: Path | str) -> T:
     """Read an object that :func:`write_sealed` wrote, check its type and its digest, and return it without the digest.
 
     A file of an older version has no digest and is checked by its type alone.
@@ -136,16 +137,15 @@ def read_sealed(kind: type[T], path: Path | str, remedy: str) -> T:
     Args:
         kind: the type without the digest, as :func:`.schema.check` takes it.
         path: of the file.
-        remedy: what the error advises.
 
     Raises:
         InputError: the file is missing, no JSON, does not fit, or was changed since it was written.
     """
     content = read_json(path)
     expected = content.pop(DIGEST, None) if isinstance(content, dict) else None
-    schema.check(kind, content, str(path), remedy)
+    schema.check(kind, content, str(path), _REMOVE)
     if expected not in (None, _sealed_digest(content)):
-        raise InputError(f"{path} was changed since it was written: {remedy}")
+        raise InputError(f"{path} was changed since it was written: {_REMOVE}")
     # Fields of a later version are kept.
     sealed: T = content
     return sealed

@@ -22,14 +22,13 @@ schemes, by file and function of the public code:
 
 from __future__ import annotations
 
-import difflib
 import functools
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
-from bornbiased_jax.errors import InputError
+from bornbiased_jax.errors import InputError, suggestion
 
 Group = Literal[
     "embedding",
@@ -272,8 +271,7 @@ def parse_scheme(name: str) -> Mapping[Group, Rule]:
             group: rule._replace(structure=structures[group]) if group in structures and rule.kind != "zeros" else rule
             for group, rule in SCHEMES[base].items()
         }
-    near = difflib.get_close_matches(name, SCHEMES, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"the schemes are {', '.join(SCHEMES)}"
+    hint = suggestion(name, SCHEMES, "schemes")
     raise InputError(f"init={name!r} is no initialization scheme: {hint} (-balanced or -mirrored may follow)")
 
 
@@ -290,9 +288,7 @@ def parse_rule(group: str, text: str) -> Rule:
         InputError: an unknown group, kind, scale or structure, or one that the group cannot have.
     """
     if group not in GROUPS:
-        near = difflib.get_close_matches(group, GROUPS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"the groups are {', '.join(GROUPS)}"
-        raise InputError(f"init.{group} is no group of parameters: {hint}")
+        raise InputError(f"init.{group} is no group of parameters: {suggestion(group, GROUPS, 'groups')}")
     where = f"init.{group}={text}"
     # Any other plus belongs to a number or to a rule, as in 1e+2 and fan_in+fan_out.
     body, *structures = re.split(r"\+(?=[a-z]+$)", text)

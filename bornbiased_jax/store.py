@@ -31,7 +31,7 @@ from bornbiased_jax.chunk_store import (
 )
 from bornbiased_jax.code import code_digest
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.executors import Engine, InProcessExecutor, local
+from bornbiased_jax.executors import Engine, local
 from bornbiased_jax.io import MARKER
 
 RATE_WINDOW = 3600.0
@@ -219,10 +219,10 @@ def _complete(tasks: TaskStore, request: Request, engine: Engine, advance: Calla
         random.shuffle(blocks)
         reason = "what was written was not found again"
         try:
-            with engine(tasks.store.path, len(blocks)) as executor:
-                if isinstance(executor, InProcessExecutor):
-                    _compute_here(executor, tasks, blocks, request, advance, report_present)
-                else:
+            if engine is None:
+                _compute_here(tasks, blocks, request, advance, report_present)
+            else:
+                with engine(tasks.store.path, len(blocks)) as executor:
                     _compute_in_workers(executor, tasks, blocks, request, advance)
         except BrokenExecutor as error:
             reason = str(error)
@@ -237,7 +237,6 @@ def _complete(tasks: TaskStore, request: Request, engine: Engine, advance: Calla
 
 
 def _compute_here(
-    executor: Executor,
     tasks: TaskStore,
     blocks: Sequence[list[Chunk]],
     request: Request,
@@ -249,7 +248,7 @@ def _compute_here(
     function = request.compute or resolve(request.function)
     for block in blocks:
         on_present = report_present if reports_itself else None
-        executor.submit(compute_chunks, tasks, block, sources, function, on_present).result()
+        compute_chunks(tasks, block, sources, function, on_present)
         if advance is not None and not reports_itself:
             advance(sum(chunk.stop - chunk.start for chunk in block))
 

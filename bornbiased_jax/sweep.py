@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, NamedTuple, get_args
@@ -105,7 +104,7 @@ def plan(probe: Probe, params: PyTree, batch: PyTree, num_seeds: int, options: S
         probe: as of :func:`sweep`.
         params: as of :func:`sweep`.
         batch: the first one; unused with ``steady``.
-        num_seeds: distinct ones.
+        num_seeds: how many.
         options: the choices that are fixed already.
 
     Raises:
@@ -242,7 +241,7 @@ def sweep(
     batches: Callable[[], Iterable[PyTree]],
     options: SweepOptions = DEFAULT,
     *,
-    advance: Callable[[int], None] | None = None,
+    advance: Callable[[int, PyTree], None] | None = None,
 ) -> Iterator[tuple[int, PyTree]]:
     """Run a probe on the model of every seed and yield (seed, result on the host) in the order given, chunk by chunk.
 
@@ -250,10 +249,10 @@ def sweep(
         probe: the measurement.
         params: draws the parameters of a seed (:data:`InitParams`); or the parameters of one model, for every seed,
             placed on the mesh.
-        seeds: distinct or not; results come in this order.
+        seeds: results come in this order.
         batches: called once per chunk; yields pytrees of equal shapes.
         options: the layout.
-        advance: called with the number of (real) seeds after each batch, for a progress display.
+        advance: called with the number of (real) seeds and the batch after each batch, for a progress display.
 
     Raises:
         InputError: no seeds, or a bad seed.
@@ -261,26 +260,18 @@ def sweep(
     seeds = [check_seed(seed) for seed in seeds]
     if not seeds:
         raise InputError("no seeds: give at least one, as in --seeds 0:8 or --seeds 42,43")
-    distinct = list(dict.fromkeys(seeds))
-    layout = plan(probe, params, next(iter(batches())), len(distinct), options)
+    layout = plan(probe, params, next(iter(batches())), len(seeds), options)
     compiled = _compiled(probe, params if callable(params) else None, layout.mode, options.mesh)
     weights = None if callable(params) else params
-    results: dict[int, PyTree] = {}
-    # Seeds given twice are computed once, and a result is kept until it was yielded as often.
-    waiting, uses = deque(seeds), Counter(seeds)
-    for start in range(0, len(distinct), layout.chunk):
-        part = distinct[start : start + layout.chunk]
+    for start in range(0, len(seeds), layout.chunk):
+        part = seeds[start : start + layout.chunk]
         # The last shard is padded, so that one compiled program serves all; shards without a seed are left out.
         size = layout.chunk // layout.cpu_shards
         padded = np.asarray(part + [part[-1]] * (-len(part) % size), np.uint32)
         tick = None if advance is None else functools.partial(advance, len(part))
         result = _sweep_chunk(compiled, weights, np.split(padded, len(padded) // size), batches(), tick)
         for i, seed in enumerate(part):
-            results[seed] = jax.tree.map(lambda leaf, i=i: leaf[i], result)
-        while waiting and waiting[0] in results:
-            seed = waiting.popleft()
-            uses[seed] -= 1
-            yield seed, results[seed] if uses[seed] else results.pop(seed)
+            yield seed, jax.tree.map(lambda leaf, i=i: leaf[i], result)
 
 
 def _sweep_chunk(
@@ -288,7 +279,7 @@ def _sweep_chunk(
     weights: PyTree,
     shards: Sequence[np.ndarray],
     batches: Iterable[PyTree],
-    tick: Callable[[], None] | None,
+    tick: Callable[[PyTree], None] | None,
 ) -> PyTree:
     """Run a compiled probe on the seeds of each shard, each shard in a thread of its own."""
 
@@ -303,6 +294,6 @@ def _sweep_chunk(
         for batch in batches:
             list(threads.map(update, range(len(shards)), [batch] * len(shards)))
             if tick is not None:
-                tick()
+                tick(batch)
         results = list(threads.map(lambda *arguments: jax.device_get(compiled.finish(*arguments)), states, params))
     return jax.tree.map(lambda *leaves: np.concatenate(leaves), *results)

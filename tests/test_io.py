@@ -324,25 +324,25 @@ def path(tmp_path):
 
 
 def test_json_model_round_trip(path):
-    assert io.read_sealed(Count, path, "remove it") == {"count": 3}
+    assert io.read_sealed(Count, path) == {"count": 3}
 
 
 def test_a_changed_value_of_the_right_type_is_refused(path):
     path.write_text(path.read_text().replace("3,", "4,"))
-    with pytest.raises(InputError, match="was changed since it was written: remove it"):
-        io.read_sealed(Count, path, "remove it")
+    with pytest.raises(InputError, match="was changed since it was written: remove its folder"):
+        io.read_sealed(Count, path)
 
 
 def test_a_file_of_an_older_version_has_no_digest(path):
     path.write_text('{"count": 5}')
-    assert io.read_sealed(Count, path, "remove it") == {"count": 5}
+    assert io.read_sealed(Count, path) == {"count": 5}
 
 
 @pytest.mark.parametrize("content", [[], {"count": "3"}, {"digest": "a"}, None])
 def test_json_of_wrong_type_refused(path, content):
     path.write_text(json.dumps(content))
     with pytest.raises(InputError, match=r"a\.json"):
-        io.read_sealed(Count, path, "remove it")
+        io.read_sealed(Count, path)
 
 
 # Folders that commands fill.

@@ -23,11 +23,12 @@ from bornbiased_jax import chunk_store, executors, store
 from bornbiased_jax.chunk_store import Chunk, Store, Task, task_of
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.executors import BrokenExecutor, InProcessExecutor, engine_named, local
+from bornbiased_jax.executors import BrokenExecutor, engine_named, local
 from bornbiased_jax.io import MARKER
 from bornbiased_jax.progress import Bar
 from bornbiased_jax.store import Request, compute_chunks, compute_in_worker, fulfill, status
 from tests import toy_task
+from tests.fixtures.engines import PicklingExecutor
 from tests.test_io import an_ordinary_user
 
 FUNCTION = "tests.toy_task:compute"
@@ -67,15 +68,15 @@ class Counter(Bar):
         self.computed, self.stored = self.computed + n * (not is_kept), self.stored + n * is_kept
 
 
-class HookedExecutor(InProcessExecutor):
-    """Calls a function of the number of jobs before each job."""
+def hook(monkeypatch, before):
+    """Call a function of the number of blocks before each block that this process computes."""
+    numbers, compute = itertools.count(), store.compute_chunks
 
-    def __init__(self, before):
-        self._before, self._numbers = before, itertools.count()
+    def hooked(*arguments):
+        before(next(numbers))
+        compute(*arguments)
 
-    def submit(self, fn, /, *args, **kwargs):
-        self._before(next(self._numbers))
-        return super().submit(fn, *args, **kwargs)
+    monkeypatch.setattr(store, "compute_chunks", hooked)
 
 
 def test_results_come_back_and_only_what_is_missing_is_computed(tmp_path):
@@ -237,7 +238,7 @@ def test_chunk_damaged_before_its_turn_is_computed_again(tmp_path):
     assert (tasks.path / f"{CHUNKS[1].name}.damaged").exists()
 
 
-def test_two_processes_divide_the_work(tmp_path):
+def test_two_processes_divide_the_work(tmp_path, monkeypatch):
     """While one has a chunk under way the other does all the rest: the first finds it done."""
     tasks, by_other, counter = task_store(tmp_path), [], Counter()
 
@@ -245,13 +246,13 @@ def test_two_processes_divide_the_work(tmp_path):
         if number == 1:
             by_other.extend(computed(task_store(tmp_path))[0])
 
-    engine = lambda folder, num_jobs: HookedExecutor(meanwhile)  # noqa: E731
-    observed, values = computed(tasks, engine=engine, advance=counter)
+    hook(monkeypatch, meanwhile)
+    observed, values = computed(tasks, advance=counter)
     assert len(observed) == 1 and sorted(observed + by_other) == sorted(CHUNKS) and set(values) == set(CHUNKS)
     assert counter.stored == 10 * len(by_other)
 
 
-def test_each_chunk_is_reported_once(tmp_path):
+def test_each_chunk_is_reported_once(tmp_path, monkeypatch):
     """As kept where it was there before, and as computed where it came since, whoever computed it."""
     tasks, counter, by_other = task_store(tmp_path), Counter(), []
     computed(tasks, CHUNKS[:2])
@@ -261,7 +262,8 @@ def test_each_chunk_is_reported_once(tmp_path):
             by_other.extend(computed(task_store(tmp_path))[0])
 
     request = Request(FUNCTION, tasks.task.settings, CHUNKS)
-    fulfill(request, tmp_path, lambda folder, num_jobs: HookedExecutor(meanwhile), counter)
+    hook(monkeypatch, meanwhile)
+    fulfill(request, tmp_path, local, counter)
     assert sorted(by_other) == sorted(CHUNKS[2:]) and (counter.computed, counter.stored) == (40, 20)
 
 
@@ -364,17 +366,24 @@ def test_chunks_removed_during_listing_are_skipped(tmp_path, monkeypatch):
         tasks.failures()
 
 
+class DyingExecutor(PicklingExecutor):
+    """Breaks after so many jobs."""
+
+    def __init__(self, num_jobs):
+        self._left = num_jobs
+
+    def submit(self, fn, /, *args, **kwargs):
+        if not self._left:
+            raise BrokenExecutor("killed")
+        self._left -= 1
+        return super().submit(fn, *args, **kwargs)
+
+
 def test_workers_that_die_again_and_again_end_the_call(tmp_path):
     calls = itertools.count()
 
     def dying(folder, num_jobs):
-        num_jobs_before = int(next(calls) in (0, 3))  # what is done in between is progress
-
-        def die(number):
-            if number == num_jobs_before:
-                raise BrokenExecutor("killed")
-
-        return HookedExecutor(die)
+        return DyingExecutor(int(next(calls) in (0, 3)))  # what is done in between is progress
 
     with pytest.raises(InputError, match=r"5 attempts gave no result \(killed\)"):
         computed(task_store(tmp_path), engine=dying)

@@ -26,7 +26,7 @@ from bornbiased_jax.model.memory import check_forward
 from bornbiased_jax.model.model import head_path
 from bornbiased_jax.model.streaming import Reading, Weights, check_overflow
 from bornbiased_jax.parameters import Params
-from bornbiased_jax.probes.batching import batch_size_for, read_batches
+from bornbiased_jax.probes.batching import read_batches
 from bornbiased_jax.probes.sinks import ScoreConvention, SinkOptions, check_epsilon, measure_sinks
 from bornbiased_jax.text import Tokenizer, read_text, text_digest
 
@@ -77,14 +77,7 @@ def effect(
     }
 
 
-def mean_loss(
-    cfg: ModelConfig,
-    params: Weights,
-    tokens_NT: ArrayLike,
-    edit: Edit | Edits | None = None,
-    *,
-    batch_size: int | None = None,
-) -> float:
+def mean_loss(cfg: ModelConfig, params: Weights, tokens_NT: ArrayLike, edit: Edit | Edits | None = None) -> float:
     """Compute mean next-token loss over sequences of equal length, activations edited, in nats.
 
     Raises:
@@ -92,8 +85,8 @@ def mean_loss(
     """
     x = check_tokens(check_sequences(cfg, tokens_NT), cfg.vocab_size)
     _check_predicts(x.shape[1])
-    reading, size = Reading(finish=_summed_loss, needs=(head_path(cfg),)), batch_size_for(cfg, x.shape[1], batch_size)
-    computed = read_batches(cfg, params, x, reading, size=size, options=ForwardOptions(edit=edit))
+    reading = Reading(finish=_summed_loss, needs=(head_path(cfg),))
+    computed = read_batches(cfg, params, x, reading, options=ForwardOptions(edit=edit))
     return sum(float(loss) for _, loss in computed) / float(len(x) * (x.shape[1] - 1))
 
 
@@ -108,9 +101,7 @@ def _summed_loss(cfg: ModelConfig, params: Params, final_BTD: jax.Array, tokens_
     return loss_of_final(cfg, params, final_BTD, labels_BT, precision="highest")[0]
 
 
-def first_activations(
-    cfg: ModelConfig, params: Weights, tokens_NT: ArrayLike, *, batch_size: int | None = None
-) -> np.ndarray:
+def first_activations(cfg: ModelConfig, params: Weights, tokens_NT: ArrayLike) -> np.ndarray:
     """Average the activation of hidden units at the first position, [L, F], float64: what ``write`` restores.
 
     Raises:
@@ -121,8 +112,7 @@ def first_activations(
         raise InputError("the model has no MLP (mlp=false), so it has no hidden units: choose another")
     total_LF = np.zeros((cfg.num_layers, cfg.d_ff))
     # No later position can change the first.
-    reading, size = Reading(("mlp_hidden",), _first_sums), batch_size_for(cfg, x.shape[1], batch_size)
-    for _, sums_LF in read_batches(cfg, params, x[:, :1], reading, size=size):
+    for _, sums_LF in read_batches(cfg, params, x[:, :1], Reading(("mlp_hidden",), _first_sums)):
         total_LF += sums_LF
     return total_LF / len(x)
 

@@ -53,7 +53,6 @@ def streaming_losses(
     *,
     window: int,
     keep: Sequence[int] = (0, 1, 4),
-    batch_size: int | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> list[Streamed]:
     """Compute loss with a rolling cache of ``window`` tokens and each number of first tokens kept.
@@ -66,7 +65,6 @@ def streaming_losses(
         tokens_NT: N sequences of T token ids, T greater than the largest cache and the token after it.
         window: latest tokens seen, at least 1.
         keep: first tokens never dropped, for each entry of the result.
-        batch_size: sequences in one forward pass; chosen by memory unless given.
         advance: called with the number of sequences done since the last call; N for each entry.
 
     Raises:
@@ -87,7 +85,7 @@ def streaming_losses(
     cells: list[tuple[int | None, int]] = [(window, count) for count in keep]
     if cfg.positions != "learned" or cfg.max_seq_len >= T:
         cells.append((None, 0))
-    size = min(batch_size_for(cfg, T, batch_size), max(1, LOGIT_BYTES // (4 * T * cfg.vocab_size)))
+    size = min(batch_size_for(cfg, T), max(1, LOGIT_BYTES // (4 * T * cfg.vocab_size)))
     start = max(keep) + window
     reading = Reading(finish=_next_token_losses, needs=(head_path(cfg),))
     entries: list[Streamed] = []

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bornbiased_jax import hardware, progress
-from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import FieldValue, ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.rolling_cache import Streamed, check_streaming, streaming_losses
@@ -262,7 +262,7 @@ def report_on_ids(
 
 
 def sinks_report(
-    checkpoint: str | Path | Checkpoint,
+    opened: Checkpoint,
     text: str | Path,
     options: ReportOptions = DEFAULTS,
     *,
@@ -270,10 +270,10 @@ def sinks_report(
     by_step: bool = False,
     quiet: bool = False,
 ) -> SinkReport:
-    """Report on the sinks of a checkpoint on a text, as ``bornbiased sinks`` does.
+    """Report on the sinks of an opened model on a text, as ``bornbiased sinks`` does.
 
     Args:
-        checkpoint: what :func:`bornbiased_jax.checkpoints.open_checkpoint` opens, or what it returned.
+        opened: the model.
         text: a file, a folder, ``builtin:prose``, ``builtin:code`` or ``hf:NAME``, taken as one running text.
         options: what is measured. A GGUF file's weights are quantized already and are taken as they are stored, so
             that its ``schemes`` lose their bits for weights.
@@ -287,10 +287,9 @@ def sinks_report(
         of the tokenizer.
 
     Raises:
-        InputError: as :func:`report_on_ids`; also a checkpoint, text or tokenizer that is missing or corrupted.
+        InputError: as :func:`report_on_ids`; also a text or tokenizer that is missing or corrupted.
     """
     check_epsilon(options.epsilon)
-    opened = checkpoint if isinstance(checkpoint, Checkpoint) else open_checkpoint(checkpoint)
     for length in options.lengths:
         check_length(opened.cfg, length)
     check_forward(opened.cfg, 1, max(options.lengths, default=1), all_weights=True)

@@ -175,7 +175,7 @@ def silence(cfg: ModelConfig, neurons: Sequence[Neuron]) -> Edits:
     return write(cfg, dict.fromkeys(neurons, 0.0), position=1)
 
 
-def write(cfg: ModelConfig, values: Mapping[Neuron, float], *, position: int, length: int | None = None) -> Edits:
+def write(cfg: ModelConfig, values: Mapping[Neuron, float], *, position: int) -> Edits:
     """Set the activation of each neuron at one position, and 0 elsewhere.
 
     With the activation that it has at the first token, ``position`` 1 restores what :func:`silence` took, and another
@@ -185,8 +185,6 @@ def write(cfg: ModelConfig, values: Mapping[Neuron, float], *, position: int, le
         cfg: the architecture.
         values: the activation of each neuron.
         position: from 1; shorter sequences are refused.
-        length: T of the sequences at least: edits of the same length share a compiled program. ``position`` unless
-            given.
 
     Raises:
         InputError: a neuron that the model does not have, a value that float32 does not have, a position out of range.
@@ -199,18 +197,11 @@ def write(cfg: ModelConfig, values: Mapping[Neuron, float], *, position: int, le
         _check_number(value, str(neuron))
         keep_LF[neuron.block - 1, neuron.unit] = 0.0
         value_LF[neuron.block - 1, neuron.unit] = value
-    at_P, _ = _sites(length, [position], cfg.num_layers, None)
+    at_P, _ = _sites(None, [position], cfg.num_layers, None)
     return Edits(mlp_hidden=Partial(_write_neurons, at_P, jnp.asarray(keep_LF), jnp.asarray(value_LF)))
 
 
-def clear(
-    cfg: ModelConfig,
-    channels: Sequence[int],
-    *,
-    position: int,
-    blocks: Sequence[int] | None = None,
-    length: int | None = None,
-) -> Edits:
+def clear(cfg: ModelConfig, channels: Sequence[int], *, position: int, blocks: Sequence[int] | None = None) -> Edits:
     """Set channels of the residual stream to 0 at one position, after each of the blocks (by default all).
 
     Args:
@@ -218,14 +209,12 @@ def clear(
         channels: from 0.
         position: from 1; shorter sequences are refused.
         blocks: where to act, counted from 1; everywhere unless given.
-        length: T of the sequences at least: edits of the same length share a compiled program. ``position`` unless
-            given.
 
     Raises:
         InputError: a channel, position or block that the model does not have.
     """
     # Which channels stay after each block: 0 where one is cleared.
-    at_P, active_L = _sites(length, [position], cfg.num_layers, blocks)
+    at_P, active_L = _sites(None, [position], cfg.num_layers, blocks)
     keep_LD = np.ones((cfg.num_layers, cfg.d_model), np.float32)
     for channel in channels:
         if not 0 <= channel < cfg.d_model:

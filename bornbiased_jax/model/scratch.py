@@ -79,7 +79,7 @@ class Page:
             return NOTHING
         try:
             # Every file that the list names must be as it was written.
-            listing: BlockList = io.read_sealed(BlockList, self.path / LIST, "remove its folder")
+            listing: BlockList = io.read_sealed(BlockList, self.path / LIST)
             self._files = dict(listing["files"])
             for name, digest in self._files.items():
                 current = self._stream_digest(name) if name.endswith(".f32") else io.sha256(self.path / name)

@@ -15,7 +15,7 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.limits import check_sequences
 from bornbiased_jax.model.streaming import Reading, Weights
-from bornbiased_jax.probes.batching import batch_size_for, read_batches
+from bornbiased_jax.probes.batching import read_batches
 
 
 class Preactivation(NamedTuple):
@@ -35,7 +35,6 @@ def preactivation(
     x: ArrayLike,
     *,
     edges: ArrayLike | None = None,
-    batch_size: int | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> Preactivation:
     """Measure the distribution of MLP pre-activations in every layer (the gate's, when the MLP is gated).
@@ -48,7 +47,6 @@ def preactivation(
         params: its weights, in memory or streamed.
         x: tokens [N, T] or vectors [N, T, D].
         edges: histogram bin edges, increasing; 121 from −3 to 3 unless given.
-        batch_size: sequences in one forward pass; chosen by memory unless given.
         advance: called with the number of sequences done since the last call.
 
     Raises:
@@ -72,8 +70,7 @@ def preactivation(
     mean_L = variance_L = np.zeros(cfg.num_layers)
     bins_LE = np.zeros((cfg.num_layers, len(edges) - 1))
     reading = Reading(("mlp_preactivation",), Histogram(jnp.asarray(edges, jnp.float32)))
-    size = batch_size_for(cfg, x.shape[1], batch_size)
-    for batch, statistics in read_batches(cfg, params, x, reading, size=size, advance=advance):
+    for batch, statistics in read_batches(cfg, params, x, reading, advance=advance):
         stats = {name: value.astype(np.float64) for name, value in statistics.items()}
         # Merge with what went before (Chan et al., 1983).
         batch_count = len(batch) * x.shape[1] * cfg.d_ff

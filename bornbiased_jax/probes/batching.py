@@ -19,14 +19,8 @@ LAYER_BYTES = 256 * 2**20
 BATCH_TOKENS_CPU, BATCH_TOKENS = 2048, 8192
 
 
-def batch_size_for(cfg: ModelConfig, length: int, requested: int | None) -> int:
-    """Choose a batch's number of sequences: as many as keep one layer's largest array within ``LAYER_BYTES``.
-
-    Raises:
-        InputError: a batch size below 1 was asked for.
-    """
-    if requested is not None:
-        return _checked(requested)
+def batch_size_for(cfg: ModelConfig, length: int) -> int:
+    """Choose a batch's number of sequences: as many as keep one layer's largest array within ``LAYER_BYTES``."""
     widest = max(cfg.num_heads * length, 3 * cfg.d_ff, cfg.num_layers * cfg.d_model)
     return max(1, min(64, LAYER_BYTES // (4 * length * widest)))
 
@@ -37,15 +31,10 @@ def batch_size_by_tokens(length: int, num_inputs: int, requested: int | None) ->
     Raises:
         InputError: a batch size below 1 was asked for.
     """
-    tokens = BATCH_TOKENS_CPU if jax.default_backend() == "cpu" else BATCH_TOKENS
-    size = max(1, tokens // length) if requested is None else _checked(requested)
-    return min(size, num_inputs)
-
-
-def _checked(requested: int) -> int:
-    if requested < 1:
+    if requested is not None and requested < 1:
         raise InputError(f"batch size {requested} is not at least 1")
-    return requested
+    tokens = BATCH_TOKENS_CPU if jax.default_backend() == "cpu" else BATCH_TOKENS
+    return min(requested or max(1, tokens // length), num_inputs)
 
 
 def batches(x: np.ndarray, size: int) -> Iterator[np.ndarray]:
@@ -60,7 +49,7 @@ def read_batches(
     x: np.ndarray,
     reading: Reading,
     *,
-    size: int,
+    size: int | None = None,
     options: ForwardOptions = ForwardOptions(),
     advance: Callable[[int], None] | None = None,
 ) -> Iterator[tuple[np.ndarray, PyTree]]:
@@ -71,11 +60,11 @@ def read_batches(
         params: its weights, in memory or streamed.
         x: tokens [N, T] or vectors [N, T, D].
         reading: what a pass gives.
-        size: sequences in a batch.
+        size: sequences in a batch; chosen by memory unless given.
         options: of the pass.
         advance: called with the number of sequences after each batch.
     """
-    parts = list(batches(x, size))
+    parts = list(batches(x, size or batch_size_for(cfg, x.shape[1])))
     # Streamed weights are read once for all batches: an empty list has nothing to read them for.
     computed = forward_batches(cfg, params, parts, reading, options) if parts else iter(())
     for part, values in zip(parts, computed, strict=True):

@@ -16,7 +16,7 @@ from bornbiased_jax.model.layers import HIGHEST, precision_named
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.inputs import Inputs
 from bornbiased_jax.probes.inputs.facts import facts_of, from_facts
-from bornbiased_jax.probes.measure import Batches, initial_params, last_token_probe, order_inputs, stream
+from bornbiased_jax.probes.measure import Batches, SequenceBatch, initial_params, last_token_probe, order_inputs, stream
 from bornbiased_jax.probes.subject import ProbedModel, from_weights, untrained
 from bornbiased_jax.sweep import InitParams, Probe, SweepMode, SweepOptions, sweep
 
@@ -28,7 +28,7 @@ class Pass(NamedTuple):
 
     Attributes:
         subject, inputs, batches: the models and the inputs.
-        intra, second_moment, dtype: as of :class:`bornbiased_jax.probes.run.ProbeOptions`.
+        intra: as of :class:`bornbiased_jax.probes.run.ProbeOptions`.
         mode: "vmap" or "map".
         at_once: seeds in one program on one device.
         shards: devices of a given model along ``data`` and ``fsdp``.
@@ -39,8 +39,6 @@ class Pass(NamedTuple):
     inputs: Inputs
     batches: Batches
     intra: bool
-    second_moment: bool
-    dtype: str | None
     mode: SweepMode
     at_once: int
     shards: tuple[int, ...] = (1, 1)
@@ -57,9 +55,7 @@ class Pass(NamedTuple):
         """Return the probe of one seed, of all inputs or of a range."""
         scale = self.inputs.moments(self.subject.embedding_mean, self.subject.embedding_std)
         products = precision_named(self.precision)
-        return last_token_probe(
-            self.subject.cfg, scale, self.intra, self.second_moment, self.dtype, partial, precision=products
-        )
+        return last_token_probe(self.subject.cfg, scale, self.intra, partial, precision=products)
 
     def settings(self) -> Results:
         """Return all that the numbers depend on besides seed and range, JSON-ready."""
@@ -68,8 +64,6 @@ class Pass(NamedTuple):
             "inputs": facts_of(self.inputs),
             "batch_size": self.batches.size,
             "intra": self.intra,
-            "second_moment": self.second_moment,
-            "dtype": self.dtype,
             "mode": self.mode,
             "at_once": self.at_once,
             "shards": self.shards,
@@ -102,7 +96,7 @@ def _open_pass(settings: str, sources: str) -> Pass:
         subject,
         inputs,
         order_inputs(inputs, content["batch_size"]),
-        *(content[name] for name in ("intra", "second_moment", "dtype", "mode", "at_once", "shards", "precision")),
+        *(content[name] for name in ("intra", "mode", "at_once", "shards", "precision")),
     )
 
 
@@ -111,7 +105,7 @@ def compute_pass(
     chunks: Sequence[Chunk],
     *,
     mesh: jax.sharding.Mesh | None = None,
-    advance: Callable[[int], None] | None = None,
+    advance: Callable[[int, SequenceBatch], None] | None = None,
 ) -> Iterator[Results]:
     """Compute the results of some seeds on one range of inputs, in the order of the chunks.
 
@@ -119,7 +113,7 @@ def compute_pass(
         probe_pass: all but the seeds.
         chunks: of one range; of all inputs the results are final, else they are sums.
         mesh: as of :class:`bornbiased_jax.sweep.SweepOptions`.
-        advance: called with the number of seeds after each batch.
+        advance: called with the number of seeds and the batch after each batch.
     """
     (span,) = {(chunk.start, chunk.stop) for chunk in chunks}
     devices = 1 if mesh is None or probe_pass.subject.weights is not None else mesh.shape["seed"]

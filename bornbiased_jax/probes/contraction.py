@@ -93,20 +93,16 @@ def update(
         intra_LB = observation.intra_LB * weight_B[None, :]
         runs["intra_sum_L"] = state.intra_sum_L + jnp.sum(intra_LB, axis=-1)
         runs["intra_squared_L"] = state.intra_squared_L + jnp.sum(jnp.square(intra_LB), axis=-1)
+    if state.moment_LDD.size:
+        product_LDD = jnp.einsum("LBD,LBE->LDE", unit_LBD, unit_LBD, precision="highest")
+        runs["moment_LDD"] = state.moment_LDD + product_LDD
     return state._replace(
         num=state.num + jnp.sum(weight_B),
         sum_LD=state.sum_LD + jnp.sum(unit_LBD, axis=1),
-        moment_LDD=_add_moment(state.moment_LDD, unit_LBD),
         own_L=state.own_L + jnp.sum(own_LB, axis=-1),
         own_squared_L=state.own_squared_L + jnp.sum(jnp.square(own_LB), axis=-1),
         **runs,
     )
-
-
-def _add_moment(moment_LDD: jax.Array, unit_LBD: jax.Array) -> jax.Array:
-    if moment_LDD.shape[-1] == 0:
-        return moment_LDD
-    return moment_LDD + jnp.einsum("LBD,LBE->LDE", unit_LBD, unit_LBD, precision="highest")
 
 
 def _close_runs(

@@ -52,8 +52,6 @@ def last_token_probe(
     cfg: ModelConfig,
     scale: tuple[float, float] | None,
     intra: bool,
-    second_moment: bool,
-    dtype: str | None,
     partial: bool = False,
     precision: PrecisionLike = "highest",
 ) -> Probe:
@@ -63,14 +61,12 @@ def last_token_probe(
         cfg: the architecture.
         scale: mean and standard deviation of vectors that are fed in place of embeddings.
         intra: as of :class:`bornbiased_jax.probes.run.ProbeOptions`.
-        second_moment: as there.
-        dtype: as there.
         partial: a seed's result is its sums over a range of inputs, of which :func:`merge_ranges` makes one.
         precision: of the matrix products.
     """
 
     def init() -> Sums:
-        return {"preference": preference.init(cfg), "contraction": contraction.init(cfg, second_moment=second_moment)}
+        return {"preference": preference.init(cfg), "contraction": contraction.init(cfg)}
 
     def update(state: Sums, params: Params, batch: SequenceBatch) -> Sums:
         x = batch["x"]
@@ -78,8 +74,7 @@ def last_token_probe(
             # Vectors take the moments of the embedding in whose place they are fed.
             mean, std = scale
             x = x * jnp.float32(std) + jnp.float32(mean)
-        computed = None if dtype is None else jnp.dtype(dtype)
-        observation = observe(cfg, params, x, intra=intra, dtype=computed, precision=precision)
+        observation = observe(cfg, params, x, intra=intra, precision=precision)
         return {
             "preference": preference.update(state["preference"], observation, batch["weight"]),
             "contraction": contraction.update(state["contraction"], observation, batch["weight"], batch["last"]),
@@ -137,11 +132,6 @@ class Batches(NamedTuple):
     last_N: np.ndarray
     size: int
 
-    @property
-    def num_batches(self) -> int:
-        """Number of batches."""
-        return -(-len(self.order_N) // self.size)
-
 
 class ProbeMemory(NamedTuple):
     """Bytes of a probe at the least: one seed's weights, its sums before and after a batch, and a forward pass."""
@@ -151,9 +141,9 @@ class ProbeMemory(NamedTuple):
     batch: float
 
 
-def memory_needed(cfg: ModelConfig, size: int, inputs: Inputs, *, second_moment: bool = True) -> ProbeMemory:
+def memory_needed(cfg: ModelConfig, size: int, inputs: Inputs) -> ProbeMemory:
     """Count what one seed holds on batches of ``size`` sequences."""
-    sums = FLOAT * (cfg.num_layers + 1) * cfg.d_model * (cfg.d_model if second_moment else 2)
+    sums = FLOAT * (cfg.num_layers + 1) * cfg.d_model**2
     return ProbeMemory(weights_bytes(cfg), 2.0 * sums, forward_bytes(cfg, size, inputs.seq_len, logits=1))
 
 
@@ -167,7 +157,7 @@ def check_number(inputs: Inputs) -> None:
         raise InputError("num_inputs=1 leaves nothing to compare: give at least 2")
 
 
-def check_probe(cfg: ModelConfig, size: int, inputs: Inputs, *, is_untrained: bool, second_moment: bool) -> None:
+def check_probe(cfg: ModelConfig, size: int, inputs: Inputs, *, is_untrained: bool) -> None:
     """Refuse what does not fit: one seed's weights, sums and forward pass, and the last tokens of all inputs.
 
     Raises:
@@ -175,7 +165,7 @@ def check_probe(cfg: ModelConfig, size: int, inputs: Inputs, *, is_untrained: bo
     """
     if is_untrained:
         check_weights(cfg)
-    needed = memory_needed(cfg, size, inputs, second_moment=second_moment)
+    needed = memory_needed(cfg, size, inputs)
     check_forward(cfg, size, inputs.seq_len, logits=1, also=needed.state + is_untrained * needed.weights)
     # Last tokens, their order, and the same sorted.
     hardware.check_memory(16.0 * inputs.num_inputs, f"{inputs.num_inputs:,} inputs", "ask for fewer", on_host=True)
@@ -250,3 +240,8 @@ def stream(inputs: Inputs, batches: Batches, start: int = 0, stop: int | None = 
             "weight": (np.arange(begin, begin + batches.size) < n).astype(np.float32),
             "last": batches.last_N[at].astype(np.int32),
         }
+
+
+def in_sequences(advance: Callable[[int], None] | None) -> Callable[[int, SequenceBatch], None] | None:
+    """Turn a sweep's "one more batch of so many seeds" into sequences; the last batch has fewer than its rows."""
+    return None if advance is None else lambda num_seeds, batch: advance(num_seeds * int(batch["weight"].sum()))

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.lax import PrecisionLike
-from jax.typing import DTypeLike
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.model import ForwardOptions, apply, logits_of
@@ -50,13 +49,7 @@ def mean_cosine_between_positions(x_BTD: jax.Array) -> jax.Array:
 
 
 def observe(
-    cfg: ModelConfig,
-    params: Params,
-    x: jax.Array,
-    *,
-    intra: bool = False,
-    dtype: DTypeLike | None = None,
-    precision: PrecisionLike = "highest",
+    cfg: ModelConfig, params: Params, x: jax.Array, *, intra: bool = False, precision: PrecisionLike = "highest"
 ) -> Observation:
     """Run a batch and keep its last positions.
 
@@ -65,7 +58,6 @@ def observe(
         params: its weights.
         x: tokens [B, T] or vectors [B, T, D].
         intra: also compute the cosines within sequences, which needs every position of the last block.
-        dtype: compute dtype; float32 unless given.
         precision: of the matrix products, as :class:`bornbiased_jax.model.ForwardOptions` has it.
     """
 
@@ -84,7 +76,7 @@ def observe(
         logits=False,
         capture=("residual",),
         reduce=reduce,
-        options=ForwardOptions(dtype=dtype, precision=precision),
+        options=ForwardOptions(precision=precision),
     )
     final_BD = out.final_BTD[:, -1]
     logits_BV = logits_of(cfg, params, final_BD, precision=precision)

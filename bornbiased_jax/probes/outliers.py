@@ -21,7 +21,8 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.limits import check_sequences
 from bornbiased_jax.model.streaming import Reading, Weights, parameter
-from bornbiased_jax.probes.batching import batch_size_for, read_batches
+from bornbiased_jax.probes import batching
+from bornbiased_jax.probes.batching import read_batches
 from bornbiased_jax.probes.inputs.kinds import HostOrDevice
 
 # Sun et al. (2024): a massive activation exceeds 100 and a thousand times the median magnitude.
@@ -96,7 +97,6 @@ def measure_outliers(
     params: Weights,
     tokens_NT: ArrayLike,
     *,
-    batch_size: int | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> Outliers:
     """Measure outliers of the residual stream over N sequences, streamed in batches.
@@ -105,7 +105,6 @@ def measure_outliers(
         cfg: the architecture.
         params: its weights, in memory or streamed.
         tokens_NT: token ids [N, T], or vectors [N, T, D].
-        batch_size: sequences in one forward pass; chosen by memory unless given.
         advance: called with the number of sequences done since the last call.
 
     Raises:
@@ -128,11 +127,11 @@ def measure_outliers(
     # The first sequences, whole batches of them, also give the matrix of the effective rank.
     states: list[np.ndarray] = []
     offset = 0
-    size = batch_size_for(cfg, T, batch_size)
+    size = batching.batch_size_for(cfg, T)
     first = math.ceil(for_rank / size) * size
     computed = itertools.chain(
-        read_batches(cfg, params, x[:first], Reading(("residual",), _with_states), size=size, advance=advance),
-        read_batches(cfg, params, x[first:], Reading(("residual",), _without_states), size=size, advance=advance),
+        read_batches(cfg, params, x[:first], Reading(("residual",), _with_states), advance=advance),
+        read_batches(cfg, params, x[first:], Reading(("residual",), _without_states), advance=advance),
     )
     for batch, statistics in computed:
         for layer in range(L):
@@ -195,7 +194,6 @@ def super_neurons(
     tokens_NT: ArrayLike,
     *,
     top: int = 10,
-    batch_size: int | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> list[SuperNeuron]:
     """Find the MLP neurons that write most at the first position, and which of them are super neurons.
@@ -209,7 +207,6 @@ def super_neurons(
         params: its weights, in memory or streamed.
         tokens_NT: token ids [N, T] or vectors [N, T, D], T at least 2.
         top: how many to return, over all layers; fewer where other neurons write nothing anywhere.
-        batch_size: sequences in one forward pass; chosen by memory unless given.
         advance: called with the number of sequences done since the last call.
 
     Returns:
@@ -227,8 +224,8 @@ def super_neurons(
 
     # Mean activations at the first position and at the others.
     sums = [np.zeros((cfg.num_layers, cfg.d_ff)) for _ in range(3)]
-    reading, size = Reading(("mlp_hidden",), _firing_sums), batch_size_for(cfg, T, batch_size)
-    for _, batch_sums in read_batches(cfg, params, x, reading, size=size, advance=advance):
+    reading = Reading(("mlp_hidden",), _firing_sums)
+    for _, batch_sums in read_batches(cfg, params, x, reading, advance=advance):
         for total, batch_sum in zip(sums, batch_sums, strict=True):
             total += np.asarray(batch_sum)
     signed_LF, first_LF, rest_LF = sums[0] / N, sums[1] / N, sums[2] / (N * (T - 1))

@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import TypedDict
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.typing import DTypeLike
 
 from bornbiased_jax import parallel, store
 from bornbiased_jax.checkpoints.reference import portable_source
@@ -30,9 +28,9 @@ from bornbiased_jax.probes.batching import batch_size_by_tokens
 from bornbiased_jax.probes.inputs import Inputs
 from bornbiased_jax.probes.inputs.facts import arrays_of
 from bornbiased_jax.probes.measure import (
-    Batches,
     check_number,
     check_probe,
+    in_sequences,
     input_ranges,
     merge_ranges,
     order_inputs,
@@ -64,8 +62,6 @@ class ProbeOptions:
 
     Attributes:
         intra: also the cosines within sequences (computes every position of the last block).
-        second_moment: also the standard deviation over pairs (D² numbers a layer).
-        dtype: compute dtype, float32 unless given.
         precision: how float32 matrices are multiplied, by :data:`bornbiased_jax.model.layers.PRECISIONS`.
         batch_size: sequences in one forward pass; chosen by their length unless given.
         mode, chunk: as of :class:`bornbiased_jax.sweep.SweepOptions`.
@@ -73,8 +69,6 @@ class ProbeOptions:
     """
 
     intra: bool = False
-    second_moment: bool = True
-    dtype: DTypeLike | None = None
     precision: str = HIGHEST
     batch_size: int | None = None
     mode: SweepMode = "auto"
@@ -139,13 +133,9 @@ def probe(
     size = batch_size_by_tokens(inputs.seq_len, inputs.num_inputs, options.batch_size)
     shards = parallel.batch_axes(None if subject.weights is None else mesh)
     size = -(-size // math.prod(shards)) * math.prod(shards)
-    check_probe(cfg, size, inputs, is_untrained=subject.weights is None, second_moment=options.second_moment)
+    check_probe(cfg, size, inputs, is_untrained=subject.weights is None)
     batches = order_inputs(inputs, size)
-    dtype = None if options.dtype is None else jnp.dtype(options.dtype).name
-    probe_pass = chunks.Pass(
-        subject, inputs, batches, options.intra, options.second_moment, dtype, options.mode, 1, shards,
-        options.precision,
-    )  # fmt: skip
+    probe_pass = chunks.Pass(subject, inputs, batches, options.intra, options.mode, 1, shards, options.precision)
     store.check(resume, engine)
     layout = SweepOptions(options.mode, options.chunk, mesh, steady=resume is not None)
     if resume is None:
@@ -158,7 +148,7 @@ def probe(
             seeds,
             lambda: stream(inputs, batches),
             layout,
-            advance=_Ticker(advance, batches),
+            advance=in_sequences(advance),
         )
     else:
         # With a store: programs whose results do not depend on how many seeds are computed together.
@@ -194,8 +184,7 @@ def _request(
         raise InputError("a mesh is of the devices of this process: leave --mesh or --engine out")
 
     def compute_here(_settings: TaskSettings, _sources: TaskSettings, group: list[Chunk]) -> Iterator[Results]:
-        ticker = _Ticker(advance, probe_pass.batches, *group[0][1:])
-        return chunks.compute_pass(probe_pass, group, mesh=mesh, advance=ticker)
+        return chunks.compute_pass(probe_pass, group, mesh=mesh, advance=in_sequences(advance))
 
     return store.Request(
         chunks.FUNCTION,
@@ -211,25 +200,6 @@ def _request(
 def _result_of_seed(probe_pass: chunks.Pass, seed: int, parts: Sequence[Results]) -> Results:
     """Return the result of the only range, or of the merged sums of several."""
     return parts[0] if len(parts) == 1 else merge_ranges(probe_pass.probe(), probe_pass.params, seed, parts)
-
-
-@dataclasses.dataclass
-class _Ticker:
-    """Turns "one more batch of so many seeds" into sequences, the last batch of the range being shorter."""
-
-    advance: Callable[[int], None] | None
-    batches: Batches
-    start: int = 0
-    stop: int | None = None
-    index: int = 0
-
-    def __call__(self, num_seeds: int) -> None:
-        total = (len(self.batches.order_N) if self.stop is None else self.stop) - self.start
-        size = self.batches.size
-        begin = (self.index % -(-total // size)) * size
-        self.index += 1
-        if self.advance is not None:
-            self.advance(num_seeds * min(size, total - begin))
 
 
 def _record(cfg: ModelConfig, seed: int, inputs: Inputs, result: Results, intra: bool) -> ProbeRecord:

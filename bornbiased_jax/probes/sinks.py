@@ -29,7 +29,7 @@ from bornbiased_jax.model.interventions import Edit, Edits
 from bornbiased_jax.model.layers import STATIC
 from bornbiased_jax.model.limits import check_sequences
 from bornbiased_jax.model.streaming import Reading, Weights
-from bornbiased_jax.probes.batching import batch_size_for, read_batches
+from bornbiased_jax.probes.batching import read_batches
 
 ScoreConvention = Literal["all_rows", "rows_from_k"]
 Threshold = Literal["per_sequence", "average"]
@@ -109,7 +109,6 @@ def measure_sinks(
     tokens_NT: ArrayLike,
     options: SinkOptions = DEFAULTS,
     *,
-    batch_size: int | None = None,
     edit: Edit | Edits | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> SinkMeasurement:
@@ -120,7 +119,6 @@ def measure_sinks(
         params: its weights, in memory or streamed.
         tokens_NT: N sequences of T token ids, or of vectors [N, T, D] fed in place of embeddings.
         options: which heads are sinks.
-        batch_size: sequences in one forward pass; chosen by memory unless given.
         edit: see :func:`bornbiased_jax.model.apply`; interventions make one.
         advance: called with the number of sequences done since the last call.
 
@@ -144,8 +142,7 @@ def measure_sinks(
     # Add up, batch by batch, what positions receive from the queries of each prefix.
     received_LHT = np.zeros((cfg.num_layers, cfg.num_heads, T))
     scores: dict[int, list[np.ndarray]] = {length: [] for length in lengths_reported}
-    size, passes = batch_size_for(cfg, T, batch_size), ForwardOptions(edit=edit)
-    computed = read_batches(cfg, params, x, reading, size=size, options=passes, advance=advance)
+    computed = read_batches(cfg, params, x, reading, options=ForwardOptions(edit=edit), advance=advance)
     for _, (column_LBHT, sums_LBHT) in computed:
         received_LHT += np.sum(sums_LBHT, axis=1, dtype=np.float64)
         cumulative_LBHT = np.cumsum(column_LBHT, axis=-1, dtype=np.float64)

@@ -23,7 +23,7 @@ from bornbiased_jax.model.interventions import Edit, Edits
 from bornbiased_jax.model.limits import check_sequences
 from bornbiased_jax.model.streaming import Reading, Weights
 from bornbiased_jax.parameters import Params
-from bornbiased_jax.probes.batching import batch_size_for, read_batches
+from bornbiased_jax.probes.batching import read_batches
 
 QUANTITIES = ("attention_output", "attention_update", "residual", "mlp_update", "values")
 
@@ -45,7 +45,6 @@ def position_moments(
     x: ArrayLike,
     *,
     quantities: Sequence[str] = ("attention_output", "residual"),
-    batch_size: int | None = None,
     edit: Edit | Edits | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> dict[str, PositionMoments]:
@@ -57,7 +56,6 @@ def position_moments(
         x: random-token sequences [N, T], or vectors [N, T, D]; N at least 2.
         quantities: any of ``QUANTITIES``. "attention_output" is the aggregated value o after the mitigations and
             before W_O.
-        batch_size: sequences in one forward pass; chosen by memory unless given.
         edit: see :func:`bornbiased_jax.model.apply`.
         advance: called with the number of sequences done since the last call.
 
@@ -89,9 +87,8 @@ def position_moments(
     # Merge the moments of batches, each centered on its own mean.
     totals: dict[str, tuple[int, np.ndarray, np.ndarray]] = {}
     reading = Reading(tuple(quantities), _centered_moments)
-    size = batch_size_for(cfg, x.shape[1], batch_size)
     options = ForwardOptions(edit=edit)
-    for batch, sums in read_batches(cfg, params, x, reading, size=size, options=options, advance=advance):
+    for batch, sums in read_batches(cfg, params, x, reading, options=options, advance=advance):
         for name, (mean, square) in sums.items():
             new = (len(batch), mean.astype(np.float64), square.astype(np.float64))
             totals[name] = _merge(totals[name], new) if name in totals else new

@@ -84,9 +84,6 @@ def model_interval(
     hits: Sequence[bool] | np.ndarray,
     models: Sequence[tuple[object, object]],
     confidence: float = 0.95,
-    *,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
 ) -> tuple[float, float]:
     """Compute an interval for a rate over pairs of models, resampling models with replacement.
 
@@ -98,8 +95,6 @@ def model_interval(
         hits: one for each pair.
         models: the two models of each pair, by any name.
         confidence: of the interval (percentiles).
-        resamples: how many are drawn.
-        seed: of the drawing.
 
     Raises:
         ValueError: no pairs, unequal lengths, or a pair of a model with itself.
@@ -123,8 +118,8 @@ def model_interval(
     if hits_P.all() or not hits_P.any():
         trials = len(disjoint_pairs(models))
         return binomial_interval(trials if hits_P.any() else 0, trials, confidence)
-    rng = np.random.default_rng(seed)
-    drawn_RM = rng.multinomial(len(names), np.full(len(names), 1 / len(names)), size=resamples)
+    rng = np.random.default_rng(0)
+    drawn_RM = rng.multinomial(len(names), np.full(len(names), 1 / len(names)), size=RESAMPLES)
     weights_RP = (drawn_RM[:, pairs_P2[:, 0]] * drawn_RM[:, pairs_P2[:, 1]]).astype(np.float64)
     totals_R = weights_RP.sum(axis=1)
     rates_R = (weights_RP @ hits_P)[totals_R > 0] / totals_R[totals_R > 0]

@@ -93,17 +93,14 @@ def nested_bound(matrices: Sequence[np.ndarray], num_groups: int) -> float:
     def value(log_tilt: float) -> float:
         tilt = math.exp(log_tilt)
         rounding = 64 * count**2 * _EPS * (1 + tilt * scale)
-        return float(-tilt * statistic + sum(_log_mean(tilt * blocks_GGrr) for blocks_GGrr in terms) + rounding)
+        # ln E exp(S) of each term is bounded by permanents over groups of permanents over their members.
+        log_means = [float(_log_permanents(_log_permanents(tilt * blocks_GGrr))) for blocks_GGrr in terms]
+        return float(-tilt * statistic + sum(log_means) + rounding)
 
     # Any λ is valid: the search only has to come near the best.
     low, high = math.log(1e-3 / scale), math.log(1e3 / scale)
     best = scipy.optimize.minimize_scalar(value, bounds=(low, high), method="bounded", options={"xatol": 1e-3})
     return min(0.0, float(best.fun) / LN10)
-
-
-def _log_mean(blocks_GGrr: np.ndarray) -> float:
-    """Bound ln E exp(S) over nested permutations."""
-    return float(_log_permanents(_log_permanents(blocks_GGrr)))
 
 
 def _log_permanents(blocks: np.ndarray) -> np.ndarray:

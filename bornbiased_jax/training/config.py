@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import typing
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any, Literal, cast
 
 from bornbiased_jax import io, keys, schema
 from bornbiased_jax.config import ModelConfig, check_config
-from bornbiased_jax.errors import InputError
+from bornbiased_jax.errors import InputError, suggestion
 from bornbiased_jax.model.adapters import Adapter, adapter_shapes
 from bornbiased_jax.parallel import parse_mesh
 from bornbiased_jax.schema import shown
@@ -227,9 +226,7 @@ def from_schedule(name: str, **changes: object) -> PretrainConfig:
     fields = [field.name for field in dataclasses.fields(PretrainConfig)]
     for change in changes:
         if change not in fields:
-            near = difflib.get_close_matches(change, fields, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"the fields are {', '.join(fields)}"
-            raise InputError(f"unknown field {change!r} of a run: {hint}")
+            raise InputError(f"unknown field {change!r} of a run: {suggestion(change, fields, 'fields')}")
     missing = [field for field in ("model", "data", "out") if field not in changes]
     if missing:
         raise InputError(f"a run needs {' and '.join(missing)}: give them by name")

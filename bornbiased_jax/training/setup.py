@@ -181,11 +181,6 @@ def total_steps(config: PretrainConfig, train: Windows) -> int:
     return steps
 
 
-def schedule_steps(folder: Path, steps: int) -> int:
-    """Return how many updates the learning rate is laid out for, as the record of the run says."""
-    return scheduled(read_run(folder)["config"]) or steps
-
-
 def claim_folder(config: PretrainConfig, data: Data, steps: int, initial: Params | None, devices: int = 1) -> None:
     """Make the run's folder with its ``run.json``, or check that the one there is of the same run.
 

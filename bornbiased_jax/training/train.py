@@ -20,11 +20,12 @@ from typing_extensions import TypedDict
 
 from bornbiased_jax import parallel, progress
 from bornbiased_jax.checkpoints.digests import digest
+from bornbiased_jax.checkpoints.formats.run import read_run
 from bornbiased_jax.model.adapters import merge
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.text.protocol import Tokenizer
 from bornbiased_jax.training.checkpoint import NEXT_INDEX, Checkpointer
-from bornbiased_jax.training.config import PretrainConfig, output_folder
+from bornbiased_jax.training.config import PretrainConfig, output_folder, scheduled
 from bornbiased_jax.training.cpu_shards import stacked
 from bornbiased_jax.training.data.windows import Windows, batches, held_out
 from bornbiased_jax.training.initial import Initial, check_initial, drawn_as
@@ -46,7 +47,6 @@ from bornbiased_jax.training.setup import (
     claim_folder,
     hold_folder,
     load_data,
-    schedule_steps,
     total_steps,
 )
 from bornbiased_jax.training.step import Metrics, Mode, State, make_loss
@@ -183,7 +183,7 @@ def pretrain(
             repair_metrics(folder)
 
         # The optimizer, shapes and places of the state, the order of the data.
-        planned_steps = schedule_steps(folder, steps)
+        planned_steps = scheduled(read_run(folder)["config"]) or steps
         optimizer = make_optimizer(config, planned_steps)
         abstract = abstract_state(config, optimizer, mesh)
         iterator = batches(data.train, batch_size=config.batch_size, data_seed=config.data_seed, part=part)

@@ -88,9 +88,7 @@ def unevenness(cfg: ModelConfig, params: Params, tokens_NT: np.ndarray) -> dict[
         None where a block has no ratio, as with softpick, whose aggregated values are zero at most positions.
     """
     x = check_sequences(cfg, tokens_NT)
-    parts = [
-        jax.device_get(_batch_sums(cfg, params, batch)) for batch in batches(x, batch_size_for(cfg, x.shape[1], None))
-    ]
+    parts = [jax.device_get(_batch_sums(cfg, params, batch)) for batch in batches(x, batch_size_for(cfg, x.shape[1]))]
     return {site: _statistics([part[site] for part in parts], len(x)) for site in sites(cfg)}
 
 

@@ -20,7 +20,7 @@ from bornbiased_jax.probes import contraction
 from bornbiased_jax.probes.batching import batch_size_by_tokens
 from bornbiased_jax.probes.contraction import ContractionState
 from bornbiased_jax.probes.inputs import gaussian
-from bornbiased_jax.probes.measure import initial_params, order_inputs, stream
+from bornbiased_jax.probes.measure import in_sequences, initial_params, order_inputs, stream
 from bornbiased_jax.probes.observe import Observation
 from bornbiased_jax.report.numbers import fixed, from_log10, mean_std, significant
 from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
@@ -69,15 +69,15 @@ def _run_group(context: Context, group: Entry) -> Entry:
     inputs = gaussian(group["num_inputs"], group["seq_len"], group["d_model"])
     batches = order_inputs(inputs, batch_size_by_tokens(inputs.seq_len, inputs.num_inputs, None))
     records = []
-    total = batches.num_batches * len(group["seeds"])
-    with progress.bar(total, f"table3 T={group['seq_len']}", unit="batches", quiet=context.quiet) as advance:
+    total = inputs.num_inputs * len(group["seeds"])
+    with progress.bar(total, f"table3 T={group['seq_len']}", unit="sequences", quiet=context.quiet) as advance:
         results = sweep(
             _probe(cfg),
             initial_params(cfg, None),
             group["seeds"],
             lambda: stream(inputs, batches),
             SweepOptions(mesh=context.mesh),
-            advance=advance,
+            advance=in_sequences(advance),
         )
         for seed, sums in results:
             summary = contraction.summarize(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bornbiased_jax.checkpoints import export_hugging_face
+from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.cli.outputs import print_tables
 from bornbiased_jax.config import preset
@@ -68,6 +68,6 @@ def test_bits_for_weights_of_a_gguf_file_are_refused_or_said(text, tmp_path, mon
     measured = []
     monkeypatch.setattr(sink_report, "report_on_ids", lambda *values, **_: measured.append(values[3].schemes) or {})
     options = sink_report.ReportOptions(lengths=(8,), schemes=parse_schemes("w4a8kv4,kv4"))
-    sink_report.sinks_report(model, text, options, tokenizer=tokenizer_for("bytes", 256))
+    sink_report.sinks_report(open_checkpoint(model), text, options, tokenizer=tokenizer_for("bytes", 256))
     assert measured == [parse_schemes("a8kv4,kv4")]
     assert "bits for weights are left out of --quantise" in capsys.readouterr().err

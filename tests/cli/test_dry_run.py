@@ -96,9 +96,7 @@ def test_probe_memory_is_what_the_probe_checks(monkeypatch, capsys):
     cfg = preset("gpt2-tiny", num_layers=2, d_model=512, d_ff=2048)
     assert plan["bytes"] == sum(plan["memory"].values()) and set(plan["memory"]) == {"weights", "state", "batch"}
     inputs = random_tokens(100, 512, cfg.vocab_size)
-    refused_below(
-        lambda: check_probe(cfg, 20, inputs, is_untrained=True, second_moment=True), plan["bytes"], monkeypatch
-    )
+    refused_below(lambda: check_probe(cfg, 20, inputs, is_untrained=True), plan["bytes"], monkeypatch)
 
 
 def test_pretrain_memory_is_what_the_run_checks(monkeypatch, capsys):

@@ -12,6 +12,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation import intervention
 from bornbiased_jax.evaluation.intervention import effect, first_activations, mean_loss
 from bornbiased_jax.model.interventions import Neuron, silence, write
+from bornbiased_jax.probes import batching
 from tests.model.forward import apply
 
 REF = "seed:3@gpt2-tiny,num_layers=2,d_model=16,d_ff=32,num_heads=2,vocab_size=260"
@@ -25,15 +26,16 @@ def model():
 
 
 @pytest.mark.slow
-def test_loss_and_first_activations_are_those_of_the_plain_pass(model):
+def test_loss_and_first_activations_are_those_of_the_plain_pass(model, monkeypatch):
     cfg, params, tokens = model
     out = apply(cfg, params, tokens, capture=("mlp_hidden",))
     logits = np.asarray(out.logits_BTV, np.float64)[:, :-1]
     picked = np.take_along_axis(logits, tokens[:, 1:, None], -1)[..., 0]
     expected = np.mean(np.log(np.exp(logits).sum(-1)) - picked)
-    assert mean_loss(cfg, params, tokens, batch_size=2) == pytest.approx(expected, rel=1e-5)
+    monkeypatch.setattr(batching, "batch_size_for", lambda *sizes: 2)
+    assert mean_loss(cfg, params, tokens) == pytest.approx(expected, rel=1e-5)
     means_LF = np.asarray(out.layers["mlp_hidden"][:, :, 0]).mean(axis=1)
-    np.testing.assert_allclose(first_activations(cfg, params, tokens, batch_size=2), means_LF, rtol=1e-4, atol=1e-7)
+    np.testing.assert_allclose(first_activations(cfg, params, tokens), means_LF, rtol=1e-4, atol=1e-7)
 
 
 def test_first_activations_need_an_mlp(model):

@@ -8,6 +8,7 @@ import pytest
 from bornbiased_jax import model
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.evaluation import rolling_cache
 from bornbiased_jax.evaluation.rolling_cache import streaming_losses
 from bornbiased_jax.init import init_seed, parameter_shapes
 from bornbiased_jax.model import Cache, ForwardOptions, empty_cache
@@ -117,10 +118,11 @@ def test_a_window_that_holds_everything_changes_nothing():
     assert np.abs(rolled(CFG, params, TOKENS, 0) - rolled(CFG, params, TOKENS, 1)).max() > 0.01 * np.abs(plain).max()
 
 
-def test_losses_by_position_and_their_mean():
+def test_losses_by_position_and_their_mean(monkeypatch):
     params = weights(CFG)
     calls = []
-    losses = streaming_losses(CFG, params, TOKENS, window=WINDOW, keep=(0, 2), batch_size=1, advance=calls.append)
+    monkeypatch.setattr(rolling_cache, "batch_size_for", lambda *sizes: 1)
+    losses = streaming_losses(CFG, params, TOKENS, window=WINDOW, keep=(0, 2), advance=calls.append)
     assert [(entry["window"], entry["keep_sinks"]) for entry in losses] == [(WINDOW, 0), (WINDOW, 2), (None, 0)]
     assert sum(calls) == 3 * len(TOKENS)
     for entry in losses:

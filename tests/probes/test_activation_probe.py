@@ -10,6 +10,7 @@ import pytest
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
+from bornbiased_jax.probes import batching
 from bornbiased_jax.probes.activation import Histogram, preactivation
 from tests.model.forward import apply
 from tests.tiers import nightly_except
@@ -20,12 +21,13 @@ from tests.tiers import nightly_except
     ("name", "batch_size"),
     nightly_except(itertools.product(["gpt2-tiny", "llama-tiny"], [2, 5]), ("gpt2-tiny", 5), ("llama-tiny", 2)),
 )
-def test_statistics_equal_numpy(name, batch_size):
+def test_statistics_equal_numpy(name, batch_size, monkeypatch):
     cfg = preset(name, num_layers=2, d_model=32, vocab_size=61, d_ff=40, num_heads=4)
     params = init_seed(cfg, 0)
     tokens = np.random.default_rng(0).integers(0, 61, (5, 6))
     edges = np.linspace(-0.4, 0.4, 9)
-    statistics = preactivation(cfg, params, tokens, edges=edges, batch_size=batch_size)
+    monkeypatch.setattr(batching, "batch_size_for", lambda *sizes: batch_size)
+    statistics = preactivation(cfg, params, tokens, edges=edges)
     out = apply(cfg, params, tokens, capture=("mlp_preactivation",))
     u = np.asarray(out.layers["mlp_preactivation"], np.float64).reshape(2, -1)
     np.testing.assert_allclose(statistics.mean_L, u.mean(1), atol=1e-6)

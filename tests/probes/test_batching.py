@@ -17,13 +17,11 @@ def test_batches_by_tokens_hold_as_many_positions_as_a_cpu_likes():
 
 def test_batches_by_memory_keep_the_largest_array_of_a_layer_small():
     # 64 sequences at most; 4 bytes × 1,024 positions × 4 heads × 1,024 keys of each sequence leave room for 16.
-    assert batch_size_for(CFG, 8, None) == 64
-    assert batch_size_for(CFG, 1024, None) == batching.LAYER_BYTES // (4 * 1024 * 4 * 1024) == 16
-    assert batch_size_for(CFG, 1024, 3) == 3
+    assert batch_size_for(CFG, 8) == 64
+    assert batch_size_for(CFG, 1024) == batching.LAYER_BYTES // (4 * 1024 * 4 * 1024) == 16
 
 
 def test_a_batch_has_at_least_one_sequence():
-    for size_of in (lambda size: batch_size_for(CFG, 8, size), lambda size: batch_size_by_tokens(8, 10, size)):
-        with pytest.raises(InputError, match="batch size 0 is not at least 1"):
-            size_of(0)
+    with pytest.raises(InputError, match="batch size 0 is not at least 1"):
+        batch_size_by_tokens(8, 10, 0)
     assert [len(part) for part in batches(np.zeros((5, 2)), 2)] == [2, 2, 1]

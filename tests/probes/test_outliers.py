@@ -52,7 +52,8 @@ def test_effective_rank():
 def test_statistics_equal_numpy(model, batch_size, monkeypatch):
     monkeypatch.setattr(outliers, "_RANK_ROWS", 5 * T)
     cfg, params, tokens = model
-    actual = measure_outliers(cfg, params, tokens, batch_size=batch_size)
+    monkeypatch.setattr(batching, "batch_size_for", lambda *sizes: batch_size)
+    actual = measure_outliers(cfg, params, tokens)
     h = np.asarray(apply(cfg, params, tokens, capture=("residual",)).layers["residual"], np.float64)
     size = np.abs(h)
     np.testing.assert_allclose(actual.largest_L, size.max((1, 2, 3)), rtol=1e-5)
@@ -69,7 +70,7 @@ def test_statistics_equal_numpy(model, batch_size, monkeypatch):
     assert not actual.massive_L.any()
 
 
-def test_a_planted_massive_activation_is_found(model):
+def test_a_planted_massive_activation_is_found(model, monkeypatch):
     """The embedding of one token carries 500 in channel 9: massive in the two sequences that hold it."""
     cfg, params, tokens = model
     tokens = np.where(tokens == 3, 4, tokens)
@@ -79,7 +80,8 @@ def test_a_planted_massive_activation_is_found(model):
     small = {**params, "embed": {"embedding": table}}
     blocks = jax.tree.map(lambda leaf: leaf * 0.1, params["blocks"])
     small["blocks"] = {**blocks, "attention_norm": params["blocks"]["attention_norm"]}
-    outliers = measure_outliers(cfg, small, tokens, batch_size=3)
+    monkeypatch.setattr(batching, "batch_size_for", lambda *sizes: 3)
+    outliers = measure_outliers(cfg, small, tokens)
     np.testing.assert_allclose(outliers.massive_L, 2 / N)
     for at in outliers.largest_at_L3:
         assert tuple(at[1:]) in ((4, 9), (2, 9)) and at[0] in (1, 5)
@@ -127,7 +129,8 @@ def planted(gated: bool):
 @pytest.mark.parametrize("gated", [False, True])
 def test_a_planted_super_neuron_is_found(gated, monkeypatch):
     cfg, params, tokens = planted(gated)
-    neurons = super_neurons(cfg, params, tokens, batch_size=3)
+    monkeypatch.setattr(batching, "batch_size_for", lambda *sizes: 3)
+    neurons = super_neurons(cfg, params, tokens)
     best = neurons[0]
     assert (best["block"], best["neuron"], best["channel"]) == (2, 11, 6)
     assert best["super"] and [neuron["super"] for neuron in neurons[1:]] == [False] * 9

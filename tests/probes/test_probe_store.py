@@ -131,7 +131,7 @@ def test_a_range_of_a_large_model_is_as_many_operations_as_the_constant_says():
     assert stop - start == pytest.approx(RANGE_OPERATIONS / (2 * weights * 64), abs=32)
 
 
-SETTINGS = Pass(INITIALIZATIONS, TEXT, order_inputs(TEXT, 8), False, True, None, "map", 1)
+SETTINGS = Pass(INITIALIZATIONS, TEXT, order_inputs(TEXT, 8), False, "map", 1)
 
 
 @pytest.mark.parametrize(
@@ -142,8 +142,6 @@ SETTINGS = Pass(INITIALIZATIONS, TEXT, order_inputs(TEXT, 8), False, True, None,
         {"inputs": INPUTS["tokens"]},
         {"batches": order_inputs(TEXT, 7)},
         {"intra": True},
-        {"second_moment": False},
-        {"dtype": "bfloat16"},
         {"mode": "vmap"},
         {"at_once": 2},
     ],

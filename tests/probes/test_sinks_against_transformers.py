@@ -41,7 +41,6 @@ def check(checkpoint, tokens_NT, weights_LNHTT, convention, position):
         checkpoint.params(),
         tokens_NT,
         options=SinkOptions(epsilon=epsilon, convention=convention, position=position),
-        batch_size=1,
     )
     np.testing.assert_allclose(sinks["score_LH"], score_LNH.mean(axis=1), rtol=0, atol=1e-5)
     np.testing.assert_allclose(sinks["profile_LHT"][..., position - 1], score_LNH.mean(axis=1), rtol=0, atol=1e-5)

@@ -9,6 +9,7 @@ import pytest
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
+from bornbiased_jax.probes import batching
 from bornbiased_jax.probes.variance import discrepancy, position_moments
 from bornbiased_jax.theory.variance import output_variance
 from tests.model.forward import apply
@@ -41,7 +42,7 @@ def measure(name, seed=0):
     cfg = ModelConfig(**ATTENTION, **MITIGATIONS[name])
     params = init_seed(cfg, seed)
     x_NTD = np.random.default_rng(seed).standard_normal((N, T, D)).astype(np.float32)
-    moments = position_moments(cfg, params, x_NTD, quantities=("attention_output",), batch_size=250)
+    moments = position_moments(cfg, params, x_NTD, quantities=("attention_output",))
     return moments["attention_output"].pooled_LT[0]
 
 
@@ -80,11 +81,12 @@ def model():
 
 
 @pytest.mark.parametrize("batch_size", [3, 7])
-def test_moments_equal_numpy(model, batch_size):
+def test_moments_equal_numpy(model, batch_size, monkeypatch):
     cfg, params, tokens = model
     names = ("attention_output", "residual", "values", "mlp_update")
     observed = []
-    moments = position_moments(cfg, params, tokens, quantities=names, batch_size=batch_size, advance=observed.append)
+    monkeypatch.setattr(batching, "batch_size_for", lambda *sizes: batch_size)
+    moments = position_moments(cfg, params, tokens, quantities=names, advance=observed.append)
     assert sum(observed) == 7
     out = apply(cfg, params, tokens, capture=names)
     for name in names:
@@ -97,12 +99,13 @@ def test_moments_equal_numpy(model, batch_size):
         np.testing.assert_allclose(first.across_LT, x_LNTW.var(axis=1, ddof=1).mean(-1), **close)
 
 
-def test_a_large_shared_mean_costs_no_digits(model):
+def test_a_large_shared_mean_costs_no_digits(model, monkeypatch):
     """Vectors around 1000 with a spread of 1: squares less squares would leave nothing in float32."""
     cfg, params, _ = model
     silent = jax.tree.map(np.zeros_like, params)
     x = np.random.default_rng(0).standard_normal((50, 3, 32)) + 1000.0
-    moments = position_moments(cfg, silent, x, quantities=("residual",), batch_size=20)["residual"]
+    monkeypatch.setattr(batching, "batch_size_for", lambda *sizes: 20)
+    moments = position_moments(cfg, silent, x, quantities=("residual",))["residual"]
     expected = x.astype(np.float32).astype(np.float64).var(axis=0, ddof=1).mean(-1)
     # Rounding of the batch's mean near 1000: 1000·2⁻²⁴ each, squared and against a spread of one: below 1e-3.
     np.testing.assert_allclose(moments.across_LT[0], expected, rtol=1e-3)

@@ -180,7 +180,7 @@ def prepare(
         if cached is None:
             raise
         progress.warn(f"{error}; continuing with its tokens in {cached}")
-        return _open(cached, _read(cached / INDEX), source)
+        return _open(cached, io.read_sealed(Index, cached / INDEX), source)
     identity: ShardIdentity = {
         "recipe": RECIPE,
         "source_digest": origin,
@@ -210,15 +210,10 @@ def _find(root: Path, digest: str) -> Path | None:
     for path in sorted(root.glob(f"*/{INDEX}")):
         # What the index says first: only the one that is wanted is read whole.
         with contextlib.suppress(InputError):
-            index = _read(path)
+            index = io.read_sealed(Index, path)
             if index["complete"] and _digest(index) == digest and _index(path.parent) is not None:
                 return path.parent
     return None
-
-
-def _read(path: Path) -> Index:
-    index: Index = io.read_sealed(Index, path, "remove its folder")
-    return index
 
 
 def _index(place: Path) -> Index | None:
@@ -227,7 +222,7 @@ def _index(place: Path) -> Index | None:
     if not path.exists():
         return None
     try:
-        index = _read(path)
+        index = io.read_sealed(Index, path)
         width = np.dtype(index["dtype"]).itemsize
         is_complete = all((place / file).stat().st_size == count * width for file, count in _shard_files(index))
         is_complete = is_complete and _unchanged(place, index)
