@@ -254,7 +254,7 @@ EXPERIMENT = Experiment(
         "rounding, noise, mixtures, blocks, vocabulary, and a rotation of the residual stream on top of each."
     ),
     settings=settings.TOKEN_SPACE,
-    cost={"laptop": "two minutes on two cores", "paper": "not measured: for a GPU"},
+    cost={"laptop": "eight minutes on two cores that did other work as well", "paper": "not measured: for a GPU"},
     run=run,
     tables=tables,
     claims=claims,

@@ -9,6 +9,7 @@ from scipy import stats
 
 from bornbiased_jax.experiments import SELECTIONS, results
 from bornbiased_jax.experiments.lineage import table4a
+from bornbiased_jax.experiments.lineage.token_space import EXPECTED
 from bornbiased_jax.experiments.survival import trained_pairs
 from bornbiased_jax.lineage import matching
 from bornbiased_jax.report.numbers import fixed, p_value, percent
@@ -159,6 +160,20 @@ def _disputes() -> list[str]:
         "it misses nine of ten suspects that hold 30% of the base, and all that inherited only the tower",
         f"{percent(0)(innocent)} of the innocent pairs are a “Confirmed Match”",
         *_power(),
+        *_token_space(),
+    ]
+
+
+def _token_space() -> list[str]:
+    """How far z lies from what was expected after every change, and the largest z of other bases."""
+    rows = result_of("token_space")["changes"]
+    ratios = {row["change"]: row["z"] / EXPECTED[row["change"]] for row in rows if row["change"] in EXPECTED}
+    merged = ratios.pop("half merged with another model")
+    assert {row["verdict"] for row in rows} == {"same-lineage"} and len(rows) == 14
+    largest = max(z for row in rows for z in row["z_unrelated"])
+    return [
+        f"Measured: {span(ratios.values(), 2)} of what was expected, and {merged:.2f} of it for the merge; all",
+        f"has a z above {largest:.1f}",
     ]
 
 
