@@ -121,7 +121,7 @@ def _evasions() -> list[str]:
         for change in ("a vector added to every head column", "none")
     )
     agreement = [row["agreement"] for row in rows if row["change"].startswith("all but the roll")]
-    assert sum(value < 0.76 for value in agreement) == 2 and len(agreement) == 4
+    assert len(agreement) == 4
     replaced = result_of("evasions")["replaced"]
     public, keyed = (
         [row["verdicts"][key]["verdict"] for row in replaced] for key in ("public signs", "a key drawn afterwards")
@@ -131,7 +131,7 @@ def _evasions() -> list[str]:
     return [
         f"that costs more than a nat: {cost:.2f}.",
         f"falls from {none:.0f} to {head:.0f}",
-        f"{percent(0)(min(agreement))} of the units or more, where a verdict asks for "
+        f"{percent(0)(min(agreement))} of the units, where a verdict asks for "
         f"{percent(1)(4 * matching.UNRELATED_AGREEMENT[256])} of MLPs with 256 units",
     ]
 
