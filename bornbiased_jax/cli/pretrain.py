@@ -15,7 +15,7 @@ from bornbiased_jax.cli.sections import Command
 from bornbiased_jax.derive.peft import export_adapter
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.results import Training
-from bornbiased_jax.results.run_reports import Curves, Export, Runs
+from bornbiased_jax.results.run_reports import AdapterExport, Curves, Export, Runs
 from bornbiased_jax.training import PretrainConfig, from_schedule, list_runs, open_initial, plot_run
 from bornbiased_jax.training import pretrain as train
 from bornbiased_jax.training.config import Optimizer, Schedule
@@ -217,9 +217,8 @@ def plot(directory: str, out: str | None, json_file: str | None) -> None:
     Example:
       bornbiased plot runs/a --out curves.svg
     """
-    image = plot_run(directory, out)
-    value = {"run": directory, "image": str(image)}
-    outputs.print_result(Curves(value), json_file, line=str(image), is_piped=True)
+    image = str(plot_run(directory, out))
+    outputs.print_result(Curves(directory, image), json_file, line=image, is_piped=True)
 
 
 @click.command("export", cls=Command)
@@ -238,8 +237,8 @@ def export(checkpoint: str, directory: str, peft: bool, overwrite: bool, json_fi
     """
     if peft:
         base = export_adapter(checkpoint, directory, overwrite=overwrite)
-        value: dict[str, Any] = {"checkpoint": checkpoint, "directory": directory, "base": base}
-        outputs.print_result(Export(value), json_file, line=f"{directory}: LoRA adapter of {base}")
+        adapter = AdapterExport(checkpoint, directory, base)
+        outputs.print_result(adapter, json_file, line=f"{directory}: LoRA adapter of {base}")
         return
     check_folder(directory, checkpoint, overwrite=overwrite)
     opened = open_checkpoint(checkpoint)
@@ -247,6 +246,6 @@ def export(checkpoint: str, directory: str, peft: bool, overwrite: bool, json_fi
     family = export_hugging_face(
         opened.cfg, opened.params(), directory, tokenizer=opened.tokenizer, context=context, overwrite=overwrite
     )
-    facts = {"checkpoint": checkpoint, "directory": directory, "family": family, "digest": opened.digest()}
-    value = {**facts, "tokenizer": opened.tokenizer and opened.tokenizer.name, "model": opened.cfg.to_dict()}
-    outputs.print_result(Export(value), json_file, line=f"{directory}: {family}")
+    tokenizer = None if opened.tokenizer is None else opened.tokenizer.name
+    exported = Export(checkpoint, directory, family, opened.digest(), tokenizer, opened.cfg.to_dict())
+    outputs.print_result(exported, json_file, line=f"{directory}: {family}")

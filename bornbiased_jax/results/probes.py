@@ -52,6 +52,10 @@ class _Probe(Result):
     swept: str = ""
     precision: str = HIGHEST
 
+    def index(self) -> tuple[str, ...]:
+        """Return the columns that say which row a row is, the field of a sweep among them."""
+        return (*self.axes, self.swept) if self.swept else self.axes
+
     def to_json(self) -> dict[str, object]:
         """Return what the command writes with --json: the records, with the provenance of a call made now."""
         seeds = sorted({record["seed"] for record in self.records if record["seed"] is not None})

@@ -61,26 +61,25 @@ def written(cell: object) -> str:
     return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
 
 
+@dataclasses.dataclass(frozen=True, repr=False)
 class Result:
-    """The result of a command. Subclasses are frozen dataclasses with a ``to_json``, a ``summary`` and ``tables``.
+    """The result of a command. Subclasses are frozen dataclasses with a ``summary`` and ``tables``.
 
     Attributes:
         question: the question that the command answers: the title of its page.
         axes: names of the columns of :meth:`rows` that say which row it is: the axes of :attr:`arrays`, in their order.
-        swept: the field that takes several values, a column too; "" without a sweep.
     """
 
     question: ClassVar[str] = ""
     axes: ClassVar[tuple[str, ...]] = ()
-    swept: str = ""
 
     def index(self) -> tuple[str, ...]:
         """Return the columns that say which row a row is: :attr:`axes`, and the field of a sweep."""
-        return self.axes + (self.swept,) * bool(self.swept)
+        return self.axes
 
     def to_json(self) -> dict[str, object]:
-        """Return the object that the command writes with --json."""
-        raise NotImplementedError
+        """Return the object that the command writes with --json: the fields by name, unless a subclass says more."""
+        return dataclasses.asdict(self)
 
     def summary(self) -> list[str]:
         """Return the sentences that the command ends with."""
@@ -147,8 +146,8 @@ class Result:
         return panel.figure
 
     def rows(self) -> list[dict[str, object]]:
-        """Return the rows of the data frame and of the CSV file."""
-        raise NotImplementedError
+        """Return the rows of the data frame and of the CSV file: one of all that is in the JSON but for mappings."""
+        return [{key: cell for key, cell in self.to_json().items() if not isinstance(cell, Mapping)}]
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:

@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from bornbiased_jax.config import FieldValue
 from bornbiased_jax.progress import duration
-from bornbiased_jax.results.result import Listing, RecordResult, listing
+from bornbiased_jax.results.result import Listing, RecordResult, Result, listing
 from bornbiased_jax.results.wording import among, count, explain, percent, rounded, size
 
 
@@ -45,34 +46,75 @@ class Runs(RecordResult):
         return [Listing("Runs", columns, rows)]
 
 
-class Curves(RecordResult):
-    """An image of a run's curves."""
+@dataclasses.dataclass(frozen=True, repr=False)
+class Curves(Result):
+    """An image of a run's curves.
+
+    Attributes:
+        run: its folder.
+        image: the file.
+    """
+
+    run: str
+    image: str
 
     def summary(self) -> list[str]:
         """Say what the image shows."""
-        value = self.record
         return [
-            f"{value['image']} shows loss, learning rate, gradient norm and speed of {value['run']} by step.",
+            f"{self.image} shows loss, learning rate, gradient norm and speed of {self.run} by step.",
             "The loss is that of training text, each seed a curve; seeds that see the same data rise and fall "
             "together.",
         ]
 
 
-class Export(RecordResult):
-    """A checkpoint as a Hugging Face directory."""
+@dataclasses.dataclass(frozen=True, repr=False)
+class Export(Result):
+    """A checkpoint as a Hugging Face directory.
+
+    Attributes:
+        checkpoint: the reference to it.
+        directory: where it was written.
+        family: of the model, in the names of transformers.
+        digest: of its weights.
+        tokenizer: the name of the one that was written; None without one.
+        model: the configuration, all fields.
+    """
+
+    checkpoint: str
+    directory: str
+    family: str
+    digest: str
+    tokenizer: str | None
+    model: Mapping[str, FieldValue]
 
     def summary(self) -> list[str]:
         """Say what was written."""
-        value = self.record
-        if "base" in value:
-            return [
-                f"{value['directory']} holds the LoRA adapter of {value['base']} alone, in PEFT's layout.",
-                "PEFT opens it with the base; `bornbiased derive --change lora:DIR` merges it.",
-            ]
         return [
-            f"{value['directory']} is {value['checkpoint']} as a {value['family']} model that transformers opens, "
-            f"{'with its tokenizer' if value['tokenizer'] else 'without a tokenizer'}.",
-            f"Its weights are the same numbers: digest {value['digest'][:12]}…",
+            f"{self.directory} is {self.checkpoint} as a {self.family} model that transformers opens, "
+            f"{'with its tokenizer' if self.tokenizer else 'without a tokenizer'}.",
+            f"Its weights are the same numbers: digest {self.digest[:12]}…",
+        ]
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class AdapterExport(Result):
+    """A LoRA adapter in PEFT's layout.
+
+    Attributes:
+        checkpoint: the reference to the run that trained it.
+        directory: where it was written.
+        base: the model that it goes on.
+    """
+
+    checkpoint: str
+    directory: str
+    base: str
+
+    def summary(self) -> list[str]:
+        """Say what was written."""
+        return [
+            f"{self.directory} holds the LoRA adapter of {self.base} alone, in PEFT's layout.",
+            "PEFT opens it with the base; `bornbiased derive --change lora:DIR` merges it.",
         ]
 
 
