@@ -67,11 +67,11 @@ def generate(
         stop_id = None if tokenizer is None else tokenizer.eos_id
         ids = continue_ids(opened, given_ids, max_new_tokens, stop_id=stop_id, sampling=sampling)
         text = text_of(tokenizer, ids) if tokenizer is not None else ""
-    value = {"ids": [int(token) for token in ids], "text": text, "model": opened.cfg.to_dict()}
     # The text alone on standard output: another program may read it.
     line = "" if json_file == "-" else text or " ".join(map(str, ids))
     seed = sampling.seed if sampling.temperature > 0 else None
-    outputs.print_result(Generation(value, seed), json_file, line=line, is_piped=True)
+    result = Generation([int(token) for token in ids], text, opened.cfg.to_dict(), seed)
+    outputs.print_result(result, json_file, line=line, is_piped=True)
 
 
 @click.command("parity", cls=Command)
@@ -87,7 +87,7 @@ def parity(directory: str, num_sequences: int, seq_len: int, json_file: str | No
       bornbiased parity path/to/model --json -
     """
     comparison = compare_logits(directory, num_sequences=num_sequences, seq_len=seq_len)
-    outputs.print_result(Parity({**comparison, "model": open_checkpoint(directory).cfg.to_dict()}), json_file)
+    outputs.print_result(Parity(comparison, open_checkpoint(directory).cfg.to_dict()), json_file)
 
 
 @click.command("evaluate", cls=Command)
@@ -123,14 +123,14 @@ def evaluate(
         raise InputError("give either --text FILE or --data …")
     scratch = options.scratch_folder(choices["stream"], choices["scratch"])
     opened = open_checkpoint(checkpoint, scratch=scratch, ignore_fields=choices["ignore_fields"])
-    losses = evaluate_checkpoint(
+    scores = evaluate_checkpoint(
         opened,
         str(data if text is None else text),
         tokenizer=options.chosen_tokenizer(tokenizer, opened),
         **{name: choices[name] for name in ("num_sequences", "context", "batch_size", "quiet")},
     )
     opened.close()
-    outputs.print_result(Evaluation({**losses, "model": opened.cfg.to_dict()}), json_file)
+    outputs.print_result(Evaluation(scores, opened.cfg.to_dict()), json_file)
 
 
 @click.command("init-scheme", cls=Command)

@@ -201,7 +201,7 @@ def runs(directory: str, json_file: str | None) -> None:
     Example:
       bornbiased runs runs
     """
-    outputs.print_result(Runs({"runs": list_runs(directory)}), json_file)
+    outputs.print_result(Runs(list_runs(directory)), json_file)
 
 
 @click.command("plot", cls=Command)

@@ -39,10 +39,10 @@ def test_a_model_is_named_with_every_field_that_its_preset_has_not(changes):
 def test_a_part_is_never_written_as_the_whole():
     texts = [percent(value) for value in (0.9949, 0.996, 0.9996, 0.99996, 1.0)]
     assert texts == ["99%", "99.6%", "99.96%", "99.996%", "100%"]
-    value = {"num_tokens": 40_000, "max_abs_error": 1e-4, "logit_std": 1.0, "top1_agreement": 0.99975}
-    told = run_reports.Parity({**value, "transformers": "5"}).summary()
+    value = {"num_tokens": 40_000, "max_abs_error": 1e-4, "logit_std": 1.0, "transformers": "5"}
+    told = run_reports.Parity({**value, "top1_agreement": 0.99975}, {}).summary()
     assert told[1].startswith("99.98% of the predicted tokens are the same")
-    assert "100% of" in run_reports.Parity({**value, "transformers": "5", "top1_agreement": 1.0}).summary()[1]
+    assert "100% of" in run_reports.Parity({**value, "top1_agreement": 1.0}, {}).summary()[1]
 
 
 def initial(seed, count, log10_p, **changes):
@@ -216,27 +216,27 @@ def test_intervention_sentence_has_sign(after, word):
 
 def evaluated(**changes):
     value = {"perplexity": 9.04, "context": 64, "num_tokens": 1_000, "num_sequences": 16, "training_text": None}
-    return {**value, **changes}
+    return run_reports.Evaluation({**value, **changes}, {})
 
 
 def test_perplexity_sentence_warns_of_training_text():
-    assert "new text" in run_reports.Evaluation(evaluated(training_text=True)).summary()[-1]
-    assert "new text" not in " ".join(run_reports.Evaluation(evaluated()).summary())
+    assert "new text" in evaluated(training_text=True).summary()[-1]
+    assert "new text" not in " ".join(evaluated().summary())
     # An initialization has been trained on nothing yet.
-    assert len(run_reports.Evaluation(evaluated(training_text=True, step=0)).summary()) == 2
-    assert "as among 9.04 equally likely" in run_reports.Evaluation(evaluated()).summary()[0]
-    assert "of 1 sequence." in run_reports.Evaluation(evaluated(num_sequences=1)).summary()[1]
+    assert len(evaluated(training_text=True, step=0).summary()) == 2
+    assert "as among 9.04 equally likely" in evaluated().summary()[0]
+    assert "of 1 sequence." in evaluated(num_sequences=1).summary()[1]
 
 
 def test_perplexity_beyond_floats_has_words():
-    told = run_reports.Evaluation(evaluated(perplexity=None, loss=900.0))
+    told = evaluated(perplexity=None, loss=900.0)
     assert "more than any float can count" in told.summary()[0]
     assert ["loss (nats per token)", 900.0] in told.tables()[0].rows
 
 
 def test_generation_sentence_says_whether_tokens_were_drawn():
-    assert "each the likeliest" in run_reports.Generation({"ids": [1, 2]}).summary()[0]
-    told = " ".join(run_reports.Generation({"ids": [1, 2]}, 7).summary())
+    assert "each the likeliest" in run_reports.Generation([1, 2], "", {}, None).summary()[0]
+    told = " ".join(run_reports.Generation([1, 2], "", {}, 7).summary())
     assert "2 tokens with the prompt, each drawn" in told and "seed (7)" in told and "likeliest" not in told
 
 
@@ -262,8 +262,8 @@ def test_a_descendant_says_whether_its_function_moved(preserved, word):
 
 
 def test_reproduce_sentence_leads_with_result():
-    value = {"scale": "laptop", "done": ["table1"], "kept": ["figure2"], "failed": {"figure1": "no"}, "page": "i.html"}
-    told = run_reports.Reproduction({**value, "headlines": {"table1": "Seeds differ."}}).summary()
+    outcome = ["table1"], ["figure2"], {"figure1": "no"}, {"table1": "Seeds differ."}, None
+    told = run_reports.Reproduction("laptop", "out", "i.html", *outcome).summary()
     assert told[0] == "Seeds differ."
     assert told[1] == "2 experiments have a result, 1 of them made now; 1 other has none."
 
