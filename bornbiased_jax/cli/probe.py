@@ -158,7 +158,7 @@ def scaling_command(**arguments: Any) -> None:
     )
     with progress.bar(len(widths), "coordinate check", unit="widths") as advance:
         checked = scaling(config, widths, advance=advance)
-    places.show(WidthCheck({**checked.to_json(), "model": cfg.to_dict()}), str(arguments["model"]))
+    places.show(WidthCheck(checked, cfg), str(arguments["model"]))
 
 
 class _Prepared(NamedTuple):
