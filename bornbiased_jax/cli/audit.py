@@ -83,7 +83,7 @@ def audit(
     # JSON, the page, and the report for people.
     findings = Audit(result)
     text = findings.report()
-    outputs.write_result(json_file, result)
+    outputs.write_result(json_file, findings.to_json())
     if page is not None:
         io.write_text(page, pages.draw(findings, str(result["source"]), command=outputs.command_line()))
     if report is not None:

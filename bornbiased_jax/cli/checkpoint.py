@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import click
@@ -152,6 +151,4 @@ def init_scheme(checkpoint: str, json_file: str | None) -> None:
     moments = {name: moments_of(reader.read(path, layer)) for name, path, layer in reader.tensors()}
     scheme = name_scheme(reader.cfg, moments)
     repeats = repeats_of(fingerprint(reader.by_role()), reader.cfg)
-    head = {"checkpoint": reader.description, "model": reader.cfg.to_dict()}
-    value = {**head, **dataclasses.asdict(scheme), "repeats": repeats}
-    outputs.print_result(InitScheme(value), json_file)
+    outputs.print_result(InitScheme(reader.description, reader.cfg.to_dict(), scheme, repeats), json_file)

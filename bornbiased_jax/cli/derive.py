@@ -96,18 +96,18 @@ def derive(
     family = export_hugging_face(
         derived.cfg, derived.params, out, tokenizer=tokenizer, context=derived.context, overwrite=overwrite
     )
-    facts = {
-        "checkpoint": checkpoint,
-        "changes": list(changes),
-        "out": out,
-        "family": family,
-        "function_preserved": derived.preserved,
-        "logit_difference": derived.logit_difference,
-        "base_digest": derived.base_digest,
-        "digest": derived.digest,
-        "tokenizer": tokenizer and tokenizer.name,
-        "model": derived.cfg.to_dict(),
-    }
+    descendant = Descendant(
+        checkpoint,
+        changes,
+        out,
+        family,
+        derived.preserved,
+        derived.logit_difference,
+        derived.base_digest,
+        derived.digest,
+        None if tokenizer is None else tokenizer.name,
+        derived.cfg.to_dict(),
+    )
     # Say whether the function is preserved.
     function = "another function"
     if derived.preserved:
@@ -115,4 +115,4 @@ def derive(
         if derived.logit_difference is not None:
             function += f" (logits moved by {derived.logit_difference:.1e} of their standard deviation)"
     line = f"{out}: {family}, {function}, digest {derived.digest[:12]}…"
-    outputs.print_result(Descendant(facts), json_file, line=line)
+    outputs.print_result(descendant, json_file, line=line)

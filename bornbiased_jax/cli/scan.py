@@ -140,11 +140,10 @@ def whichseed(
     cfg = reader.cfg if model is None else options.model_config(model, settings)
     if framework == "torch":
         with progress.bar(num_searched(candidates), "whichseed", unit="seeds") as advance:
-            verdict = which_torch_seed(cfg, reader, candidates, alpha=alpha, advance=advance)
+            search = which_torch_seed(cfg, reader, candidates, alpha=alpha, advance=advance)
     else:
         with progress.bar(len(candidates), "whichseed", unit="seeds") as advance:
-            search = SearchOptions(entries, store_settings.pop("range_size") or RANGE)
-            verdict = which_seed(cfg, reader, candidates, search, alpha=alpha, advance=advance, **store_settings)
-    value = {"suspect": reader.description, "model": cfg.to_dict(), **verdict.to_json()}
-    line = "not found in its coordinates" if verdict.seed is None else f"seed {verdict.seed}"
-    outputs.print_result(WhichSeed(value), json_file, line=line)
+            sizes = SearchOptions(entries, store_settings.pop("range_size") or RANGE)
+            search = which_seed(cfg, reader, candidates, sizes, alpha=alpha, advance=advance, **store_settings)
+    line = "not found in its coordinates" if search.seed is None else f"seed {search.seed}"
+    outputs.print_result(WhichSeed(reader.description, cfg.to_dict(), search), json_file, line=line)

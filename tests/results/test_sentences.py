@@ -1,5 +1,6 @@
 """Results in words: what is claimed follows from the numbers, and stops where they do."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,8 @@ import pytest
 from bornbiased_jax import results
 from bornbiased_jax.config import preset
 from bornbiased_jax.lineage.scan import Match, ScanResult
+from bornbiased_jax.lineage.verdict import Verdict
+from bornbiased_jax.lineage.whichseed import Candidate, Found
 from bornbiased_jax.probes import outliers
 from bornbiased_jax.results import lineage_reports, run_reports
 from bornbiased_jax.results.wording import TERMS, named, percent
@@ -143,14 +146,23 @@ def test_terms_are_explained_once_in_a_sweep_of_predictions():
         assert text.count(f"  {term}: ") == 1
 
 
-SEARCHED = {"num_seeds": 100, "reason": "r is 1.000", "confirmed": {"verdict": "unrelated", "reason": "it is not"}}
+SEARCHED = Found(
+    seed=7,
+    reason="r is 1.000",
+    best=Candidate(7, 1.0, 99.0, -300.0),
+    runner_up=None,
+    num_seeds=100,
+    num_entries=(256, 4096),
+    alpha=1e-4,
+    confirmed=Verdict("unrelated", "it is not", 0.5, -0.3, 0.1, "weights", None, 1e-4),
+)
 
 
 def test_unconfirmed_seed_sentence():
-    told = lineage_reports.WhichSeed({**SEARCHED, "seed": 7}).summary()
+    told = lineage_reports.WhichSeed("a", {}, SEARCHED).summary()
     assert told[0] == "Of 100 seeds searched, seed 7 is the one: r is 1.000."
     assert "does not confirm it" in told[1]
-    assert "cannot see" in lineage_reports.WhichSeed({**SEARCHED, "seed": None}).summary()[1]
+    assert "cannot see" in lineage_reports.WhichSeed("a", {}, dataclasses.replace(SEARCHED, seed=None)).summary()[1]
 
 
 def test_a_scan_that_decides_nothing_denies_nothing():
@@ -256,8 +268,8 @@ def test_doctor_sentence_names_missing_packages():
 
 @pytest.mark.parametrize(("preserved", "word"), [(True, "the same function"), (False, "another function")])
 def test_a_descendant_says_whether_its_function_moved(preserved, word):
-    value = {"out": "d", "checkpoint": "m", "changes": ["rotate:7", "noise:0.1"], "logit_difference": None}
-    told = lineage_reports.Descendant({**value, "function_preserved": preserved}).summary()
+    origin = "m", ["rotate:7", "noise:0.1"], "d", "llama", preserved, None, "0a", "0b", None, {}
+    told = lineage_reports.Descendant(*origin).summary()
     assert "rotate:7 and noise:0.1" in told[0] and word in told[1]
 
 
