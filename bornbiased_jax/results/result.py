@@ -231,25 +231,6 @@ class Result:
         return template.render(sentences=self.summary(), listings=self.tables(), written=written)
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class RecordResult(Result):
-    """A result that is one JSON object.
-
-    Attributes:
-        record: what the command writes with --json.
-    """
-
-    record: Mapping[str, Any]
-
-    def to_json(self) -> dict[str, object]:
-        """Return what the command writes with --json."""
-        return dict(self.record)
-
-    def rows(self) -> list[dict[str, object]]:
-        """Return one row of the record's own entries."""
-        return [{key: cell for key, cell in self.record.items() if key != "model" and not isinstance(cell, Mapping)}]
-
-
 def listing(title: str, columns: Mapping[str, str], rows: Sequence[Mapping[str, object]], note: str = "") -> Listing:
     """Make a table of rows by the heads of its columns, key -> head; what a row lacks is a dash."""
     return Listing(title, list(columns.values()), [[row.get(key) for key in columns] for row in rows], note)
