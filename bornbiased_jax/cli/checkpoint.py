@@ -55,7 +55,7 @@ def generate(
     """
     if (prompt is None) == (prompt_ids is None):
         raise InputError("give either --prompt TEXT or --prompt-ids 5,17,3")
-    if options.given("seed") and choices["temperature"] == 0:
+    if options.is_given("seed") and choices["temperature"] == 0:
         raise InputError("--seed is of what is drawn, and nothing is at temperature 0: add --temperature 0.8")
     sampling = Sampling(**choices)
     opened = open_checkpoint(checkpoint)

@@ -80,7 +80,7 @@ def derive(
     kinds = {change.partition(":")[0] for change in changes}
     if text is not None and "unused-rows" not in kinds:
         raise InputError("--text tells unused-rows which tokens are used: add --change unused-rows:SCALE")
-    if options.given("seed") and "noise" not in kinds:
+    if options.is_given("seed") and "noise" not in kinds:
         raise InputError("--seed is of the noise alone, and no change here is noise: leave --seed out")
     # Ids that occur in a text, for changes of the vocabulary.
     used_I = None

@@ -134,7 +134,7 @@ def fingerprint(
     """
     # Options of the other kind of fingerprint are refused by name.
     for name in arguments:
-        if options.given(name) and name not in _OF_BOTH and (name in _OF_WEIGHTS) == outputs:
+        if options.is_given(name) and name not in _OF_BOTH and (name in _OF_WEIGHTS) == outputs:
             flag = f"--{name.replace('_', '-')}"
             remedy = f"leave out --outputs, or {flag}" if outputs else f"add --outputs, or leave out {flag}"
             kind = "weights" if outputs else "outputs on probe inputs"
@@ -202,16 +202,16 @@ def _store_outputs(
     place = options.scratch_folder(stream, scratch)
     if place is not None and (mesh is not None or store_settings.get("resume") is not None):
         raise InputError("--stream keeps what it has by itself, on one device: leave out --resume and --mesh")
-    if place is not None and options.given("storage"):
+    if place is not None and options.is_given("storage"):
         raise InputError("--stream holds two blocks at a time, as float32: leave --storage out")
-    held = {} if storage == STORAGES[0] else {"dtype": storage}
-    chosen = {name: arguments.pop(name) for name in _OF_BOTH}
-    if not is_local and any(chosen.values()):
+    dtype = {} if storage == STORAGES[0] else {"dtype": storage}
+    opening = {name: arguments.pop(name) for name in _OF_BOTH}
+    if not is_local and any(opening.values()):
         raise InputError(
             "--file and --ignore-field say how this process opens the model, and others open it by its name alone: "
             "leave --engine out"
         )
-    opened = open_checkpoint(checkpoint, scratch=place, sharding=parallel.shardings(mesh), **chosen, **held)
+    opened = open_checkpoint(checkpoint, scratch=place, sharding=parallel.shardings(mesh), **opening, **dtype)
     outputs = read_outputs(
         opened, ProbeInputs(**arguments).fitted(opened.config), OutputOptions(layer=layer, mesh=mesh), **store_settings
     )

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bornbiased_jax import io, record
-from bornbiased_jax.cli.options import FILE, OUTPUT, given, together
+from bornbiased_jax.cli.options import FILE, OUTPUT, is_given, together
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.io import Folder
 from bornbiased_jax.report import figures
@@ -122,7 +122,7 @@ def command_line() -> list[str]:
     words = context.command_path.split()
     for parameter in context.command.params:
         name, value = parameter.name, context.params.get(parameter.name or "")
-        if name is None or name in RESULTS or not given(name):
+        if name is None or name in RESULTS or not is_given(name):
             continue
         if isinstance(parameter, click.Argument):
             words += map(str, value) if isinstance(value, tuple) else [str(value)]

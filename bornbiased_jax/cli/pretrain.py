@@ -125,7 +125,7 @@ def settings_of(arguments: Mapping[str, Any]) -> PretrainConfig:
     """
     # The names of recipes were those of --schedule once, and still do there.
     schedule = arguments["schedule"]
-    if schedule in RECIPES and options.given("recipe") and schedule != arguments["recipe"]:
+    if schedule in RECIPES and options.is_given("recipe") and schedule != arguments["recipe"]:
         raise InputError(f"--recipe {arguments['recipe']} and --schedule {schedule} are two recipes: give one of them")
     recipe = schedule if schedule in RECIPES else arguments["recipe"]
     return from_schedule(

@@ -126,7 +126,7 @@ def whichseed(
       bornbiased whichseed model --framework torch --seeds 0:1000
     """
     framework = arguments.pop("framework")
-    if framework == "torch" and any(map(options.given, ("resume", "range_size", "engine", "entries"))):
+    if framework == "torch" and any(map(options.is_given, ("resume", "range_size", "engine", "entries"))):
         raise InputError(
             "--framework torch draws whole models in this process: leave --resume, --range, --engine and --entries out"
         )

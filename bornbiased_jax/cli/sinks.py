@@ -87,9 +87,9 @@ def sinks(checkpoint: str, text: str, by_step: bool, quiet: bool, **arguments: A
     places = outputs.OutputFiles.take(arguments)
     options.start(quiet=quiet)
     # Refuse what nothing here would heed.
-    if arguments["quantise"] is None and options.given("granularity"):
+    if arguments["quantise"] is None and options.is_given("granularity"):
         raise InputError("--granularity is of rounding, and none is asked for: add --quantise w8a8")
-    if arguments["quantise"] is None and arguments["streaming"] is None and options.given("keep_sinks"):
+    if arguments["quantise"] is None and arguments["streaming"] is None and options.is_given("keep_sinks"):
         raise InputError("--keep-sinks is of rounding and of a rolling cache: add --quantise w8a8 or --streaming 8")
     # Measure.
     names = ("quantise", "granularity", "keep_sinks", "stream", "scratch", "ignore_fields", "lengths", "tokenizer")

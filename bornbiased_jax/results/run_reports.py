@@ -279,7 +279,7 @@ class Reproduction(Result):
         scale: of all of them.
         out: the folder of their records.
         page: the path of their page.
-        done, kept: names that ran now, and whose record was there already.
+        completed, reused: names that ran now, and whose record was there already.
         failed: name -> why it has no result.
         headlines: name -> the sentence at the top of its part of the page.
         moved: name -> what differs from its committed record, None without one; None unless compared.
@@ -288,26 +288,29 @@ class Reproduction(Result):
     scale: str
     out: str
     page: str
-    done: Sequence[str]
-    kept: Sequence[str]
+    completed: Sequence[str]
+    reused: Sequence[str]
     failed: Mapping[str, str]
     headlines: Mapping[str, str]
     moved: Mapping[str, Sequence[Difference] | None] | None
 
     def to_json(self) -> dict[str, object]:
         """Return what the command writes with --json."""
-        value = super().to_json()
-        return {name: cell for name, cell in value.items() if name != "moved" or cell is not None}
+        names = {"completed": "done", "reused": "kept"}
+        value = {names.get(name, name): cell for name, cell in super().to_json().items()}
+        if self.moved is None:
+            del value["moved"]
+        return value
 
     def summary(self) -> list[str]:
         """Give the leading result, and say how many there are."""
-        num_done, num_failed = len(self.done), len(self.failed)
-        num_results = num_done + len(self.kept)
+        num_completed, num_failed = len(self.completed), len(self.failed)
+        num_results = num_completed + len(self.reused)
         without = f"; {count(num_failed, 'other')} {'has' if num_failed == 1 else 'have'} none" if num_failed else ""
         return [
             *list(self.headlines.values())[:1],
-            f"{count(num_results, 'experiment')} {'has' if num_results == 1 else 'have'} a result, {num_done} of them "
-            f"made now{without}.",
+            f"{count(num_results, 'experiment')} {'has' if num_results == 1 else 'have'} a result, {num_completed} of "
+            f"them made now{without}.",
             f"{self.page} shows each next to what was printed and what theory says.",
         ]
 
