@@ -15,7 +15,6 @@ from bornbiased_jax.lineage.audit.audit import audit_folder
 from bornbiased_jax.lineage.audit.labels import pattern_of, regular_expression
 from bornbiased_jax.lineage.audit.listing import audit_listing
 from bornbiased_jax.lineage.audit.suite import audit_suite
-from bornbiased_jax.results import page as pages
 from bornbiased_jax.results.lineage_reports import Audit
 
 
@@ -83,9 +82,7 @@ def audit(
     # JSON, the page, and the report for people.
     findings = Audit(result)
     text = findings.report()
-    outputs.write_result(json_file, findings.to_json())
-    if page is not None:
-        io.write_text(page, pages.draw(findings, str(result["source"]), command=outputs.command_line()))
+    outputs.OutputFiles(json_file, page=page).write(findings, result["source"])
     if report is not None:
         io.write_text(report, text)
     click.echo(text, err=json_file == "-")

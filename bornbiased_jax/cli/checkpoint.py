@@ -70,7 +70,7 @@ def generate(
     line = "" if json_file == "-" else text or " ".join(map(str, ids))
     seed = sampling.seed if sampling.temperature > 0 else None
     result = Generation([int(token) for token in ids], text, opened.cfg.to_dict(), seed)
-    outputs.print_result(result, json_file, line=line, is_piped=True)
+    outputs.OutputFiles(json_file).show(result, line=line, is_piped=True)
 
 
 @click.command("parity", cls=Command)
@@ -86,7 +86,7 @@ def parity(directory: str, num_sequences: int, seq_len: int, json_file: str | No
       bornbiased parity path/to/model --json -
     """
     comparison = compare_logits(directory, num_sequences=num_sequences, seq_len=seq_len)
-    outputs.print_result(Parity(comparison, open_checkpoint(directory).cfg.to_dict()), json_file)
+    outputs.OutputFiles(json_file).show(Parity(comparison, open_checkpoint(directory).cfg.to_dict()))
 
 
 @click.command("evaluate", cls=Command)
@@ -129,7 +129,7 @@ def evaluate(
         **{name: choices[name] for name in ("num_sequences", "context", "batch_size", "quiet")},
     )
     opened.close()
-    outputs.print_result(Evaluation(scores, opened.cfg.to_dict()), json_file)
+    outputs.OutputFiles(json_file).show(Evaluation(scores, opened.cfg.to_dict()))
 
 
 @click.command("init-scheme", cls=Command)
@@ -151,4 +151,4 @@ def init_scheme(checkpoint: str, json_file: str | None) -> None:
     moments = {name: moments_of(reader.read(path, layer)) for name, path, layer in reader.tensors()}
     scheme = name_scheme(reader.cfg, moments)
     repeats = repeats_of(fingerprint(reader.by_role()), reader.cfg)
-    outputs.print_result(InitScheme(reader.description, reader.cfg.to_dict(), scheme, repeats), json_file)
+    outputs.OutputFiles(json_file).show(InitScheme(reader.description, reader.cfg.to_dict(), scheme, repeats))

@@ -115,4 +115,4 @@ def derive(
         if derived.logit_difference is not None:
             function += f" (logits moved by {derived.logit_difference:.1e} of their standard deviation)"
     line = f"{out}: {family}, {function}, digest {derived.digest[:12]}…"
-    outputs.print_result(descendant, json_file, line=line)
+    outputs.OutputFiles(json_file).show(descendant, line=line)

@@ -176,7 +176,7 @@ def _store_sketches(checkpoint: str, out: Path, json_file: str | None, choices: 
     size = "a fingerprint" if num_bytes is None else f"{num_bytes:,} bytes"
     line = f"{out}: {size} of {len(stored.tensors)} tensors of {checkpoint}"
     result = SketchFile(str(out), checkpoint, stored, settings, num_bytes)
-    writing.print_result(result, json_file, line=line)
+    writing.OutputFiles(json_file).show(result, line=line)
 
 
 def _store_outputs(
@@ -221,7 +221,7 @@ def _store_outputs(
     line = f"{out}: {num_outputs:,} outputs of width {width} of {outputs.source}"
     file_digest = io.sha256(out) if out.is_file() else None
     result = OutputFile(str(out), checkpoint, outputs, opened.config.to_dict(), file_digest)
-    writing.print_result(result, json_file, line=line)
+    writing.OutputFiles(json_file).show(result, line=line)
 
 
 @click.command("digest", cls=Command)
@@ -251,4 +251,4 @@ def digest(
     combined = combine(tensors)
     # The digest alone on standard output: --base-digest "$(bornbiased digest C)".
     result = Digest(combined, source.description, config, tensors)
-    writing.print_result(result, json_file, line=combined, is_piped=True)
+    writing.OutputFiles(json_file).show(result, line=combined, is_piped=True)

@@ -23,4 +23,4 @@ def list_models(json_file: str | None) -> None:
       bornbiased models --json models.json
     """
     sizes = {name: count_parameters(parameter_shapes(cfg)) for name, cfg in PRESETS.items()}
-    outputs.print_result(Models(sizes), json_file)
+    outputs.OutputFiles(json_file).show(Models(sizes))

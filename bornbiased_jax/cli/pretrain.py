@@ -110,7 +110,7 @@ def finish(summary: Mapping[str, Any], seeds: Sequence[int], json_file: str | No
     if summary["loss"] is not None:
         pairs = zip(seeds, summary["loss"], strict=True)
         reached += ", loss " + ", ".join(f"seed {seed}: {loss:.4f}" for seed, loss in pairs) + " nats per token"
-    outputs.print_result(Training(summary), json_file, line=reached)
+    outputs.OutputFiles(json_file).show(Training(summary), line=reached)
     if not summary["finished"]:
         click.echo("stopped before its end: the same command resumes there", err=True)
         return TERMINATED
@@ -201,7 +201,7 @@ def runs(directory: str, json_file: str | None) -> None:
     Example:
       bornbiased runs runs
     """
-    outputs.print_result(Runs(list_runs(directory)), json_file)
+    outputs.OutputFiles(json_file).show(Runs(list_runs(directory)))
 
 
 @click.command("plot", cls=Command)
@@ -218,7 +218,7 @@ def plot(directory: str, out: str | None, json_file: str | None) -> None:
       bornbiased plot runs/a --out curves.svg
     """
     image = str(plot_run(directory, out))
-    outputs.print_result(Curves(directory, image), json_file, line=image, is_piped=True)
+    outputs.OutputFiles(json_file).show(Curves(directory, image), line=image, is_piped=True)
 
 
 @click.command("export", cls=Command)
@@ -238,7 +238,7 @@ def export(checkpoint: str, directory: str, peft: bool, overwrite: bool, json_fi
     if peft:
         base = export_adapter(checkpoint, directory, overwrite=overwrite)
         adapter = AdapterExport(checkpoint, directory, base)
-        outputs.print_result(adapter, json_file, line=f"{directory}: LoRA adapter of {base}")
+        outputs.OutputFiles(json_file).show(adapter, line=f"{directory}: LoRA adapter of {base}")
         return
     check_folder(directory, checkpoint, overwrite=overwrite)
     opened = open_checkpoint(checkpoint)
@@ -248,4 +248,4 @@ def export(checkpoint: str, directory: str, peft: bool, overwrite: bool, json_fi
     )
     tokenizer = None if opened.tokenizer is None else opened.tokenizer.name
     exported = Export(checkpoint, directory, family, opened.digest(), tokenizer, opened.cfg.to_dict())
-    outputs.print_result(exported, json_file, line=f"{directory}: {family}")
+    outputs.OutputFiles(json_file).show(exported, line=f"{directory}: {family}")

@@ -77,7 +77,7 @@ def reproduce(
     if only_list:
         loaded = {name: runner.load(name) for name in (runner.select(names) if names else experiments.MODULES)}
         rows = [ListedExperiment(name, row.paper, row.title, row.cost_at(scale)) for name, row in loaded.items()]
-        outputs.print_result(ExperimentList(scale, rows), json_file)
+        outputs.OutputFiles(json_file).show(ExperimentList(scale, rows))
         return 0
     # Run them, and write records and page.
     if (common["num_processes"] or 1) > 1:
@@ -104,7 +104,7 @@ def reproduce(
     for name, reason in outcome.failed.items():
         click.echo(f"bornbiased: {name} has no result: {reason}", err=True)
     result = Reproduction(scale, out, str(outcome.page), outcome.done, outcome.kept, outcome.failed, headlines, moved)
-    outputs.print_result(result, json_file, line="\n".join([*_lines(moved or {}), f"The page: {outcome.page}"]))
+    outputs.OutputFiles(json_file).show(result, line="\n".join([*_lines(moved or {}), f"The page: {outcome.page}"]))
     return outcome.exit_code
 
 
@@ -148,7 +148,7 @@ def status(directory: str, json_file: str | None) -> None:
     Example:
       bornbiased status out/probes
     """
-    outputs.print_result(StoreStatus(read_status(directory)), json_file)
+    outputs.OutputFiles(json_file).show(StoreStatus(read_status(directory)))
 
 
 @click.command("doctor", cls=Command)
@@ -161,4 +161,4 @@ def doctor(json_file: str | None) -> None:
       bornbiased doctor
       bornbiased doctor --json -
     """
-    outputs.print_result(Diagnosis(diagnose()), json_file)
+    outputs.OutputFiles(json_file).show(Diagnosis(diagnose()))

@@ -146,4 +146,4 @@ def whichseed(
             sizes = SearchOptions(entries, store_settings.pop("range_size") or RANGE)
             search = which_seed(cfg, reader, candidates, sizes, alpha=alpha, advance=advance, **store_settings)
     line = "not found in its coordinates" if search.seed is None else f"seed {search.seed}"
-    outputs.print_result(WhichSeed(reader.description, cfg.to_dict(), search), json_file, line=line)
+    outputs.OutputFiles(json_file).show(WhichSeed(reader.description, cfg.to_dict(), search), line=line)
