@@ -91,8 +91,7 @@ def adapt(json_file: str | None, **arguments: Any) -> int:
     # Of a run with several seeds, each of which continues from its own, the architecture is that of any.
     model = _architecture(initial_references(checkpoint, seed_list)[0] if method == "full" else checkpoint)
     summary = train(checkpoint, _adapter(arguments), seeds=tuple(seed_list), **run_fields(arguments))
-    summary = {**summary, "model": model.to_dict()}
-    return finish(summary, seed_list, json_file, f"{method}, ")
+    return finish(summary, model, json_file, f"{method}, ")
 
 
 def _adapter(arguments: Mapping[str, Any]) -> Adapter | None:

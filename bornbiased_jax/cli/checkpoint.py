@@ -69,8 +69,7 @@ def generate(
     # The text alone on standard output: another program may read it.
     line = "" if json_file == "-" else text or " ".join(map(str, ids))
     seed = sampling.seed if sampling.temperature > 0 else None
-    result = Generation([int(token) for token in ids], text, opened.cfg.to_dict(), seed)
-    outputs.OutputFiles(json_file).show(result, line=line, is_piped=True)
+    outputs.OutputFiles(json_file).show(Generation(ids, text, opened.cfg.to_dict(), seed), line=line, is_piped=True)
 
 
 @click.command("parity", cls=Command)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
 import click
@@ -12,11 +12,12 @@ from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
 from bornbiased_jax.checkpoints.export import check_folder
 from bornbiased_jax.cli import dry_run, options, outputs
 from bornbiased_jax.cli.sections import Command
+from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.derive.peft import export_adapter
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.results import Training
 from bornbiased_jax.results.run_reports import AdapterExport, Curves, Export, Runs
-from bornbiased_jax.training import PretrainConfig, from_schedule, list_runs, open_initial, plot_run
+from bornbiased_jax.training import PretrainConfig, TrainingSummary, from_schedule, list_runs, open_initial, plot_run
 from bornbiased_jax.training import pretrain as train
 from bornbiased_jax.training.config import Optimizer, Schedule
 from bornbiased_jax.training.initial import drawn_as
@@ -104,13 +105,13 @@ def run_fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {**fields, "tensorboard": not arguments["no_tensorboard"], "csv": arguments["metrics_csv"]}
 
 
-def finish(summary: Mapping[str, Any], seeds: Sequence[int], json_file: str | None, prefix: str = "") -> int:
-    """Print how far a run came, as JSON too where requested; return the exit code."""
+def finish(summary: TrainingSummary, model: ModelConfig, json_file: str | None, prefix: str = "") -> int:
+    """Print how far a run of a model came, as JSON too where requested; return the exit code."""
     reached = f"{summary['out']}: {prefix}step {summary['step']} of {summary['steps']}"
     if summary["loss"] is not None:
-        pairs = zip(seeds, summary["loss"], strict=True)
+        pairs = zip(summary["seeds"], summary["loss"], strict=True)
         reached += ", loss " + ", ".join(f"seed {seed}: {loss:.4f}" for seed, loss in pairs) + " nats per token"
-    outputs.OutputFiles(json_file).show(Training(summary), line=reached)
+    outputs.OutputFiles(json_file).show(Training(summary, model=model.to_dict()), line=reached)
     if not summary["finished"]:
         click.echo("stopped before its end: the same command resumes there", err=True)
         return TERMINATED
@@ -187,8 +188,7 @@ def pretrain(json_file: str | None, **arguments: Any) -> int:
     schemes = [setting for setting in arguments["settings"] if setting.startswith("init")]
     if schemes and model != config.model:
         raise InputError(f"--set {schemes[0]} draws no weights where --init-from gives them: leave it out")
-    summary = {**train(config, initial, tokenizer), "model": config.model.to_dict()}
-    return finish(summary, seed_list, json_file)
+    return finish(train(config, initial, tokenizer), config.model, json_file)
 
 
 @click.command("runs", cls=Command)
