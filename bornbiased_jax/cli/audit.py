@@ -81,7 +81,7 @@ def audit(
         result = audit_folder(place, names, all_pairs=all_pairs, frozen=_regex(frozen))
     # JSON, the page, and the report for people.
     findings = Audit(result)
-    text = findings.report()
+    text = findings.markdown()
     outputs.OutputFiles(json_file, page=page).write(findings, result["source"])
     if report is not None:
         io.write_text(report, text)

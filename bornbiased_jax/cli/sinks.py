@@ -108,7 +108,7 @@ def sinks(checkpoint: str, text: str, by_step: bool, quiet: bool, **arguments: A
     words = options.chosen_tokenizer(choices["tokenizer"], opened)
     report = sinks_report(opened, text, measured, tokenizer=words, by_step=by_step, quiet=quiet)
     opened.close()
-    places.show(Sinks({**report, "model": opened.cfg.to_dict()}), opened.description)
+    places.show(Sinks(report, opened.cfg.to_dict()), opened.description)
 
 
 @click.command("intervene", cls=Command)
@@ -158,4 +158,4 @@ def intervene(checkpoint: str, text: str, tokenizer: str | None, quiet: bool, **
     opened = open_checkpoint(checkpoint)
     words = options.chosen_tokenizer(tokenizer, opened)
     report = intervene_checkpoint(opened, text, InterventionOptions(**arguments), tokenizer=words, quiet=quiet)
-    places.show(Intervention({**report, "model": opened.cfg.to_dict()}), opened.description)
+    places.show(Intervention(report, opened.cfg.to_dict()), opened.description)

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bornbiased_jax.lineage.audit.finding import INFORMATION, AuditResult
+from bornbiased_jax.lineage.audit.finding import INFORMATION
 from bornbiased_jax.report import figures
 
 # Runs drawn at most: a figure of more rows is not read.
@@ -138,7 +138,7 @@ def z_by_step(steps: Sequence[Mapping[str, Any]], ax: Axes | None = None) -> Fig
     return figure
 
 
-def lineage_graph(report: AuditResult) -> Figure | None:
+def lineage_graph(report: Mapping[str, Any]) -> Figure | None:
     """Draw checkpoints as points, runs as rows, edges as lines; None where there are none, or too many runs."""
     rows = {run: index for index, run in enumerate(dict.fromkeys(row["run"] for row in report["checkpoints"]))}
     if not rows or len(rows) > _MOST_RUNS:
@@ -152,12 +152,11 @@ def lineage_graph(report: AuditResult) -> Figure | None:
     figure, ax = figures.new(width=max(4.0, 1.6 + 0.42 * len(order)), height=max(1.8, 1.0 + 0.5 * len(rows)))
     # Edges, bent where they would cross the points of their own row.
     for edge in report["graph"]["edges"]:
-        start, end = edge["from"], edge["to"]
-        ends = edge["between"] if start is None or end is None else [start, end]
+        ends = (edge["from"], edge["to"]) if edge["from"] else edge["between"]
         (x0, y0), (x1, y1) = (at[name] for name in ends)
         bend = 0.0 if y0 != y1 or abs(x1 - x0) <= 1 else -0.25
         arrow = {
-            "arrowstyle": "->" if start else "-",
+            "arrowstyle": "->" if edge["from"] else "-",
             "color": figures.BASELINE if y0 != y1 else figures.MEASURED,
             "alpha": 0.45,
             "connectionstyle": f"arc3,rad={bend}",

@@ -16,7 +16,7 @@ from bornbiased_jax.lineage.verdict import LEAST_P, format_p
 from bornbiased_jax.lineage.whichseed import Found
 from bornbiased_jax.report import lineage_figures
 from bornbiased_jax.report.tables import Panel
-from bornbiased_jax.results.result import Listing, Result, listing
+from bornbiased_jax.results.result import Listing, Report, Result, listing
 from bornbiased_jax.results.wording import among, count, in_cell
 from bornbiased_jax.schemes import SCHEMES
 
@@ -114,20 +114,14 @@ class WhichSeed(Result):
         return [*sentences, f"Seeds are {framework}: another framework draws other weights from the same number."]
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class Audit(Result):
+class Audit(Report[AuditResult]):
     """The findings in a folder of checkpoints."""
 
     question = "What a folder of checkpoints holds"
-    result: AuditResult
-
-    def to_json(self) -> dict[str, object]:
-        """Return what the command writes with --json."""
-        return dict(self.result)
 
     def summary(self) -> list[str]:
         """Say how many findings of which kind there are, and how far the tests reach."""
-        value = self.result
+        value = self.report
         kinds: Counter[FindingKind] = Counter(finding["kind"] for finding in value["findings"])
         defects = [
             f"{_TITLES[kind].lower()} ({kinds[kind]})" for kind in _TITLES if kind not in INFORMATION and kinds[kind]
@@ -148,17 +142,17 @@ class Audit(Result):
 
     def title(self) -> str:
         """Return the heading of its page: the number of findings."""
-        num_defects = sum(finding["kind"] not in INFORMATION for finding in self.result["findings"])
-        return "Clean" if self.result["clean"] else count(num_defects, "finding")
+        num_defects = sum(finding["kind"] not in INFORMATION for finding in self.report["findings"])
+        return "Clean" if self.report["clean"] else count(num_defects, "finding")
 
-    def report(self) -> str:
+    def markdown(self) -> str:
         """Write the findings by kind, then the runs, their steps and who shares their data, in Markdown.
 
         >>> audit = {"source": "models", "clean": True, "findings": [], "checkpoints": [], "pairs": [], "runs": []}
-        >>> print(Audit({**audit, "basis": "digests"}).report().splitlines()[0])
+        >>> print(Audit({**audit, "basis": "digests"}).markdown().splitlines()[0])
         ## Audit of `models`: clean
         """
-        value, num_tested = self.result, self._num_tested()
+        value, num_tested = self.report, self._num_tested()
         lines = [
             f"## Audit of `{value['source']}`: {self.title().lower()}",
             "",
@@ -182,18 +176,18 @@ class Audit(Result):
         return "\n".join(lines) + "\n"
 
     def _num_tested(self) -> int:
-        return sum(pair["p_value"] is not None for pair in self.result["pairs"])
+        return sum(pair["p_value"] is not None for pair in self.report["pairs"])
 
     def tables(self) -> list[Listing]:
         """List the findings, defects first."""
         order = list(_TITLES)
-        rows = sorted(self.result["findings"], key=lambda finding: order.index(finding["kind"]))
+        rows = sorted(self.report["findings"], key=lambda finding: order.index(finding["kind"]))
         columns = {"kind": "kind", "text": "what", "p_value": "p"}
         return [listing("Findings", columns, rows, "p after Holm's correction over the audit.")] if rows else []
 
     def figures(self) -> dict[str, Panel]:
         """Draw the checkpoints by run and step with their relations, where there are any and not too many runs."""
-        graph = lineage_figures.lineage_graph(self.result)
+        graph = lineage_figures.lineage_graph(self.report)
         caption = (
             "Checkpoints by run and order of steps. Lines: shared initial weights of neighbors and with the earliest "
             "steps, or copies, orange between runs; an arrow where a run's record gives the direction. Orange circles: "
@@ -379,14 +373,7 @@ class InitScheme(Result):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Digest(Result):
-    """A commitment to a model's weights.
-
-    Attributes:
-        digest: of all tensors.
-        checkpoint: the model, for a reader.
-        config: all fields; None of a model that this package does not run.
-        tensors: digests by path.
-    """
+    """A commitment to a model's weights: the digest of all, and of each tensor by its path."""
 
     digest: str
     checkpoint: str
@@ -405,20 +392,7 @@ class Digest(Result):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Descendant(Result):
-    """A model of known origin.
-
-    Attributes:
-        checkpoint: the reference to its parent.
-        changes: in the order in which they were made.
-        out: the folder that it was written to.
-        family: in the names of transformers.
-        function_preserved: whether every change leaves the function alone.
-        logit_difference: the largest difference from the parent's logits, in their standard deviations; None where
-            the function changed.
-        base_digest, digest: of the weights before and after.
-        tokenizer: the name of the one that was written; None without one.
-        model: the configuration, all fields.
-    """
+    """A model of known origin, with the facts of :class:`bornbiased_jax.derive.derive.Derived`."""
 
     checkpoint: str
     changes: Sequence[str]

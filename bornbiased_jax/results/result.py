@@ -9,12 +9,13 @@ import math
 from collections.abc import Mapping, Sequence
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, overload
 
 import numpy as np
 from jinja2 import Environment
 
 from bornbiased_jax import io
+from bornbiased_jax.config import FieldValue
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.record import flat
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from bornbiased_jax.report.tables import Panel
+
+R = TypeVar("R", bound=Mapping[str, object])
 
 
 class Listing(NamedTuple):
@@ -229,6 +232,23 @@ class Result:
     def _repr_html_(self) -> str:
         template = Environment(autoescape=True).from_string(_FRAGMENT)
         return template.render(sentences=self.summary(), listings=self.tables(), written=written)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Report(Result, Generic[R]):
+    """A result that is one JSON object of a known form.
+
+    Attributes:
+        report: the object, without the model.
+        model: the configuration, all fields; None of what is of no model.
+    """
+
+    report: R
+    model: Mapping[str, FieldValue] | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """Return the object that the command writes with --json: the report, and the model."""
+        return {**self.report} if self.model is None else {**self.report, "model": self.model}
 
 
 def listing(title: str, columns: Mapping[str, str], rows: Sequence[Mapping[str, object]], note: str = "") -> Listing:

@@ -11,7 +11,7 @@ from bornbiased_jax.doctor import Installation
 from bornbiased_jax.evaluation.parity import LogitComparison
 from bornbiased_jax.evaluation.perplexity import CheckpointScores
 from bornbiased_jax.progress import duration
-from bornbiased_jax.results.result import Listing, Result
+from bornbiased_jax.results.result import Listing, Report, Result
 from bornbiased_jax.results.wording import among, count, explain, percent, rounded, size
 from bornbiased_jax.store import Status
 from bornbiased_jax.training.runs import RunDescription
@@ -58,12 +58,7 @@ class Runs(Result):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Curves(Result):
-    """An image of a run's curves.
-
-    Attributes:
-        run: its folder.
-        image: the file.
-    """
+    """An image of a run's curves."""
 
     run: str
     image: str
@@ -79,16 +74,7 @@ class Curves(Result):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Export(Result):
-    """A checkpoint as a Hugging Face directory.
-
-    Attributes:
-        checkpoint: the reference to it.
-        directory: where it was written.
-        family: of the model, in the names of transformers.
-        digest: of its weights.
-        tokenizer: the name of the one that was written; None without one.
-        model: the configuration, all fields.
-    """
+    """A checkpoint as a Hugging Face directory, with the tokenizer of that name."""
 
     checkpoint: str
     directory: str
@@ -108,13 +94,7 @@ class Export(Result):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class AdapterExport(Result):
-    """A LoRA adapter in PEFT's layout.
-
-    Attributes:
-        checkpoint: the reference to the run that trained it.
-        directory: where it was written.
-        base: the model that it goes on.
-    """
+    """A LoRA adapter in PEFT's layout, without the model that it belongs to."""
 
     checkpoint: str
     directory: str
@@ -128,25 +108,12 @@ class AdapterExport(Result):
         ]
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class Evaluation(Result):
-    """Perplexity and bits per byte of a text.
-
-    Attributes:
-        scores: what :func:`bornbiased_jax.evaluation.perplexity.evaluate_checkpoint` returns.
-        model: the configuration, all fields.
-    """
-
-    scores: CheckpointScores
-    model: Mapping[str, FieldValue]
-
-    def to_json(self) -> dict[str, object]:
-        """Return what the command writes with --json."""
-        return {**self.scores, "model": self.model}
+class Evaluation(Report[CheckpointScores]):
+    """Perplexity and bits per byte of a text."""
 
     def summary(self) -> list[str]:
         """Say what the perplexity means, over how much text, and whether that was training text."""
-        scores, perplexity = self.scores, self.scores["perplexity"]
+        scores, perplexity = self.report, self.report["perplexity"]
         choices = "more than any float can count" if perplexity is None else rounded(perplexity)
         sentences = [
             f"Perplexity {choices}: at each token the model is as undecided as among {choices} equally likely ones, at "
@@ -165,7 +132,7 @@ class Evaluation(Result):
         units = {"loss": "nats per token", "bits_per_byte": "bits", "context": "tokens"}
         rows = [
             [f"{name} ({units[name]})" if name in units else name, value]
-            for name, value in self.scores.items()
+            for name, value in self.report.items()
             if value is not None
         ]
         return [Listing("Evaluation", ["quantity", "value"], rows, explain("perplexity", "bits per byte"))]
@@ -205,25 +172,12 @@ class Generation(Result):
         ]
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class Parity(Result):
-    """Logits compared with those of transformers.
-
-    Attributes:
-        comparison: what :func:`bornbiased_jax.evaluation.parity.parity` returns.
-        model: the configuration, all fields.
-    """
-
-    comparison: LogitComparison
-    model: Mapping[str, FieldValue]
-
-    def to_json(self) -> dict[str, object]:
-        """Return what the command writes with --json."""
-        return {**self.comparison, "model": self.model}
+class Parity(Report[LogitComparison]):
+    """Logits compared with those of transformers."""
 
     def summary(self) -> list[str]:
         """Say how far the logits lie apart, as a fraction of their standard deviation."""
-        value = self.comparison
+        value = self.report
         if "reason" in value:
             return [f"Undefined: {value['reason']}."]
         largest, std, agreement = value["max_abs_error"], value["logit_std"], value["top1_agreement"]
@@ -237,7 +191,7 @@ class Parity(Result):
 
     def tables(self) -> list[Listing]:
         """List each quantity."""
-        rows: list[list[object]] = [list(item) for item in self.comparison.items()]
+        rows: list[list[object]] = [list(item) for item in self.report.items()]
         return [Listing("Parity with transformers", ["quantity", "value"], rows)]
 
 
@@ -315,19 +269,12 @@ class Reproduction(Result):
         ]
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class StoreStatus(Result):
+class StoreStatus(Report[Status]):
     """Progress of the chunks of a store."""
-
-    status: Status
-
-    def to_json(self) -> dict[str, object]:
-        """Return what the command writes with --json."""
-        return dict(self.status)
 
     def summary(self) -> list[str]:
         """Say how many chunks of a store are done, and how to compute the rest."""
-        value = self.status
+        value = self.report
         chunks, pages = count(value["asked"], "chunk"), count(len(value["pages"]), "page")
         remedy = "Nothing is left to compute."
         if value["failed"]:
@@ -341,7 +288,7 @@ class StoreStatus(Result):
 
     def tables(self) -> list[Listing]:
         """List a row for each page of the store, and below it what failed."""
-        pages = self.status["pages"]
+        pages = self.report["pages"]
         rows = [
             [
                 page["page"].rpartition("/")[2],
@@ -359,19 +306,12 @@ class StoreStatus(Result):
         return [Listing("Chunks done of those asked for", columns, rows, "\n".join(failures))]
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class Diagnosis(Result):
+class Diagnosis(Report[Installation]):
     """Versions, devices and extras of an installation."""
-
-    installation: Installation
-
-    def to_json(self) -> dict[str, object]:
-        """Return what the command writes with --json."""
-        return dict(self.installation)
 
     def summary(self) -> list[str]:
         """Say whether anything is wrong, and which extras lack something."""
-        value = self.installation
+        value = self.report
         incomplete = [name for name, extra in value["extras"].items() if not extra["installed"]]
         problems = value["problems"]
         state = "Nothing is wrong here" if not problems else f"{count(len(problems), 'thing')} to fix, named above"
@@ -385,7 +325,7 @@ class Diagnosis(Result):
 
     def tables(self) -> list[Listing]:
         """List versions, the machine, and what each extra lacks."""
-        value, cache = self.installation, self.installation["cache"]
+        value, cache = self.report, self.report["cache"]
         libraries = {name: version or "missing" for name, version in value["libraries"].items()}
         versions = {"bornbiased": value["version"], "Python": value["python"], **libraries}
         machine: list[list[object]] = [

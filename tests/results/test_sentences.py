@@ -321,8 +321,8 @@ def test_one_block_has_no_way_from_the_first_to_the_last(cosines, told):
 def test_names_of_runs_cannot_break_the_table_of_an_audit():
     runs = [{"name": "a|b\n<i>", "steps": [0], "shares_data_with": ["*c*", "_d_e_"]}, {"name": "", "steps": [0, 9]}]
     record = {"source": "runs", "clean": True, "findings": [], "checkpoints": [], "pairs": [], "basis": "digests"}
-    rows = lineage_reports.Audit({**record, "runs": runs}).report().splitlines()[-2:]
+    rows = lineage_reports.Audit({**record, "runs": runs}).markdown().splitlines()[-2:]
     assert rows == [r"| a\|b \<i> | 0 | \*c\*, \_d_e\_ |", "| (the folder) | 2 from 0 to 9 | not known |"]
     finding = {"kind": "gap", "text": "Run a\n## clean lacks one step.", "p_value": None}
-    report = lineage_reports.Audit({**record, "findings": [finding], "runs": runs}).report()
+    report = lineage_reports.Audit({**record, "findings": [finding], "runs": runs}).markdown()
     assert "- Run a ## clean lacks one step.\n" in report

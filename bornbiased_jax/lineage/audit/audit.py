@@ -10,7 +10,7 @@ from bornbiased_jax import progress
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.audit.breaks import find_breaks
 from bornbiased_jax.lineage.audit.duplicates import Copies, find_copies, find_near_copies
-from bornbiased_jax.lineage.audit.finding import AuditResult, CheckpointRow, Finding, RunRow, is_clean
+from bornbiased_jax.lineage.audit.finding import AuditResult, AuditRow, Finding, RunRow, is_clean
 from bornbiased_jax.lineage.audit.folder import Item, find_items
 from bornbiased_jax.lineage.audit.gaps import find_gaps, find_single_checkpoints
 from bornbiased_jax.lineage.audit.labels import by_run, is_alias
@@ -165,7 +165,7 @@ def _basis(summaries: Iterable[CheckpointSummary]) -> str:
     )
 
 
-def _checkpoint(summary: CheckpointSummary) -> CheckpointRow:
+def _checkpoint(summary: CheckpointSummary) -> AuditRow:
     item = summary.item
     return {
         "name": item.name,

@@ -24,6 +24,8 @@ FindingKind = Literal[
 ]
 INFORMATION: tuple[FindingKind, ...] = ("inconclusive", "shared-birth", "idle-step")
 """Kinds that a reader should know of, and that are no defect."""
+AuditRow = dict[str, object]
+"""JSON of a checkpoint, a tested pair or an edge."""
 
 
 class FindingRow(TypedDict):
@@ -36,44 +38,6 @@ class FindingRow(TypedDict):
     nearest_scheme: NotRequired[dict[str, list[str]]]
 
 
-class MomentsRow(TypedDict):
-    """JSON of the moments of a tensor of an initialization."""
-
-    tensor: str
-    entries: int
-    mean: float
-    std: float
-    kurtosis: float
-
-
-class CheckpointRow(TypedDict):
-    """JSON of a checkpoint: of a listing the digests of its files, else what was read of it."""
-
-    name: str
-    run: str
-    step: int | None
-    files: NotRequired[dict[str, str]]
-    opened: NotRequired[bool]
-    note: NotRequired[str]
-    model: NotRequired[str | None]
-    file_digest: NotRequired[str | None]
-    digests: NotRequired[Mapping[str, str]]
-    law: NotRequired[list[MomentsRow]]
-
-
-class PairRow(TypedDict):
-    """JSON of a tested pair."""
-
-    checkpoints: list[str]
-    log10_p: float | None
-    log10_p_adjusted: float | None
-    z: float | None
-    tied: bool
-    identical: bool
-    reason: str
-    p_value: float | None
-
-
 class RunRow(TypedDict):
     """JSON of a run; of a listing it is not known who shares its data."""
 
@@ -83,37 +47,15 @@ class RunRow(TypedDict):
     shares_data_with: NotRequired[list[str] | str]
 
 
-# A pair that shares an initialization; from one to the other where the record of a run gives the direction.
-Edge = TypedDict(
-    "Edge",
-    {
-        "between": list[str],
-        "from": str | None,
-        "to": str | None,
-        "evidence": str,
-        "direction": str | None,
-        "p_value": float | None,
-        "log10_p": float | None,
-    },
-)
-
-
-class Graph(TypedDict):
-    """JSON of the lineage graph."""
-
-    nodes: list[str]
-    edges: list[Edge]
-
-
 class AuditResult(TypedDict):
     """JSON of an audit; without weights there is no level."""
 
     clean: bool
     findings: list[FindingRow]
-    checkpoints: list[CheckpointRow]
-    pairs: list[PairRow]
+    checkpoints: list[AuditRow]
+    pairs: list[AuditRow]
     runs: list[RunRow]
-    graph: Graph
+    graph: dict[str, list[str] | list[AuditRow]]
     source: str
     basis: str
     alpha: NotRequired[float]

@@ -12,7 +12,7 @@ import numpy as np
 
 from bornbiased_jax.checkpoints.native_roles import LANGUAGE
 from bornbiased_jax.lineage.audit.breaks import distances
-from bornbiased_jax.lineage.audit.finding import Edge, Finding, PairRow, listed
+from bornbiased_jax.lineage.audit.finding import AuditRow, Finding, listed
 from bornbiased_jax.lineage.audit.summary import CheckpointSummary
 from bornbiased_jax.lineage.component_pair import ComponentPair, MatrixCell
 from bornbiased_jax.lineage.evidence import COORDINATES, SIGNLESS, EvidenceError
@@ -57,18 +57,10 @@ class Tie:
         """Holm's p, as a number."""
         return None if self.log10_p_adjusted is None else probability(self.log10_p_adjusted)
 
-    def to_dict(self) -> PairRow:
+    def to_dict(self) -> AuditRow:
         """Return the pair as JSON has it."""
-        return {
-            "checkpoints": list(self.pair),
-            "log10_p": self.log10_p,
-            "log10_p_adjusted": self.log10_p_adjusted,
-            "z": self.z,
-            "tied": self.tied,
-            "identical": self.identical,
-            "reason": self.reason,
-            "p_value": self.p_value,
-        }
+        facts = {name: value for name, value in vars(self).items() if name != "pair"}
+        return {"checkpoints": list(self.pair), **facts, "p_value": self.p_value}
 
 
 def pairs_to_test(runs: CheckpointsByRun, stepless: Sequence[CheckpointSummary], *, all_pairs: bool) -> list[RunPair]:
@@ -272,7 +264,7 @@ def find_shared_initializations(
 
 def edges(
     summaries: Mapping[str, CheckpointSummary], runs: CheckpointsByRun, ties: Mapping[frozenset[str], Tie]
-) -> list[Edge]:
+) -> list[AuditRow]:
     """List the edges of the lineage graph: tied pairs that say something.
 
     These are an initialization and its descendants, neighbors and copies. A direction is known of a run of this package
@@ -281,7 +273,7 @@ def edges(
     # Edges that say something: from a first checkpoint, between neighbors, copies, and what has no step.
     firsts = {run[0].name for run in runs.values()}
     adjacent = {frozenset((a.name, b.name)) for run in runs.values() for a, b in itertools.pairwise(run)}
-    rows: list[Edge] = []
+    rows: list[AuditRow] = []
     for key, tie in ties.items():
         first, second = (summaries[name] for name in tie.pair)
         stepless = first.item.label.step is None or second.item.label.step is None
