@@ -108,11 +108,4 @@ def derive(
         None if tokenizer is None else tokenizer.name,
         derived.cfg.to_dict(),
     )
-    # Say whether the function is preserved.
-    function = "another function"
-    if derived.preserved:
-        function = "the same function"
-        if derived.logit_difference is not None:
-            function += f" (logits moved by {derived.logit_difference:.1e} of their standard deviation)"
-    line = f"{out}: {family}, {function}, digest {derived.digest[:12]}…"
-    outputs.OutputFiles(json_file).show(descendant, line=line)
+    outputs.OutputFiles(json_file).show(descendant)

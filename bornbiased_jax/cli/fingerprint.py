@@ -173,10 +173,7 @@ def _store_sketches(checkpoint: str, out: Path, json_file: str | None, choices: 
         stored = make_fingerprint(source, settings, advance=advance)
     save_fingerprint(out, stored)
     num_bytes = out.stat().st_size if out.is_file() else None
-    size = "a fingerprint" if num_bytes is None else f"{num_bytes:,} bytes"
-    line = f"{out}: {size} of {len(stored.tensors)} tensors of {checkpoint}"
-    result = SketchFile(str(out), checkpoint, stored, settings, num_bytes)
-    writing.OutputFiles(json_file).show(result, line=line)
+    writing.OutputFiles(json_file).show(SketchFile(str(out), checkpoint, stored, settings, num_bytes))
 
 
 def _store_outputs(
@@ -217,11 +214,9 @@ def _store_outputs(
     )
     save_outputs(out, outputs)
     opened.close()
-    num_outputs, width = outputs.outputs_ND.shape
-    line = f"{out}: {num_outputs:,} outputs of width {width} of {outputs.source}"
     file_digest = io.sha256(out) if out.is_file() else None
     result = OutputFile(str(out), checkpoint, outputs, opened.config.to_dict(), file_digest)
-    writing.OutputFiles(json_file).show(result, line=line)
+    writing.OutputFiles(json_file).show(result)
 
 
 @click.command("digest", cls=Command)

@@ -237,8 +237,7 @@ def export(checkpoint: str, directory: str, peft: bool, overwrite: bool, json_fi
     """
     if peft:
         base = export_adapter(checkpoint, directory, overwrite=overwrite)
-        adapter = AdapterExport(checkpoint, directory, base)
-        outputs.OutputFiles(json_file).show(adapter, line=f"{directory}: LoRA adapter of {base}")
+        outputs.OutputFiles(json_file).show(AdapterExport(checkpoint, directory, base))
         return
     check_folder(directory, checkpoint, overwrite=overwrite)
     opened = open_checkpoint(checkpoint)
@@ -248,4 +247,4 @@ def export(checkpoint: str, directory: str, peft: bool, overwrite: bool, json_fi
     )
     tokenizer = None if opened.tokenizer is None else opened.tokenizer.name
     exported = Export(checkpoint, directory, family, opened.digest(), tokenizer, opened.cfg.to_dict())
-    outputs.OutputFiles(json_file).show(exported, line=f"{directory}: {family}")
+    outputs.OutputFiles(json_file).show(exported)

@@ -145,5 +145,4 @@ def whichseed(
         with progress.bar(len(candidates), "whichseed", unit="seeds") as advance:
             sizes = SearchOptions(entries, store_settings.pop("range_size") or RANGE)
             search = which_seed(cfg, reader, candidates, sizes, alpha=alpha, advance=advance, **store_settings)
-    line = "not found in its coordinates" if search.seed is None else f"seed {search.seed}"
-    outputs.OutputFiles(json_file).show(WhichSeed(reader.description, cfg.to_dict(), search), line=line)
+    outputs.OutputFiles(json_file).show(WhichSeed(reader.description, cfg.to_dict(), search))

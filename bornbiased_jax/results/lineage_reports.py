@@ -256,10 +256,11 @@ class SketchFile(Result):
 
     def summary(self) -> list[str]:
         """Say what was stored, and what of the model repeats itself."""
+        size = "" if self.num_bytes is None else f", in {count(self.num_bytes, 'byte')},"
         lines = [
-            f"{self.out} holds sketches, digests and statistics of {count(len(self.stored.tensors), 'tensor')}, but no "
-            f"weights. The digest of its payload is {payload_digest(self.stored)[:12]}…; published with a date that "
-            "can be proved, it commits you to this model.",
+            f"{self.out} holds{size} sketches, digests and statistics of {count(len(self.stored.tensors), 'tensor')} "
+            f"of {self.checkpoint}, but no weights. The digest of its payload is {payload_digest(self.stored)[:12]}…; "
+            "published with a date that can be proved, it commits you to this model.",
         ]
         equal = [repeats for repeats in self.stored.repeats if repeats.num_equal]
         if equal:
@@ -309,8 +310,8 @@ class OutputFile(Result):
         """Say what was stored and what it is good for."""
         num_outputs, width = self.stored.outputs_ND.shape
         return [
-            f"{self.out} holds {num_outputs:,} outputs of width {width}, and the digest of the inputs that they "
-            "answer.",
+            f"{self.out} holds {num_outputs:,} outputs of width {width} of {self.stored.source}, and the digest of the "
+            "inputs that they answer.",
             "Compare fingerprints of two models on the same inputs with `bornbiased seedprint A B`. Outputs show the "
             "embedding table rather than the blocks, so tests of the weights see more.",
         ]
@@ -407,7 +408,10 @@ class Descendant(Result):
 
     def summary(self) -> list[str]:
         """Say what was changed, and whether the function is still the same."""
-        origin = f"{self.out} is {self.checkpoint} after {among(self.changes)}."
+        origin = (
+            f"{self.out} is {self.checkpoint} after {among(self.changes)}, a {self.family} model of digest "
+            f"{self.digest[:12]}…."
+        )
         if not self.function_preserved:
             return [
                 origin,

@@ -65,4 +65,4 @@ def test_an_accuser_who_permutes_their_own_model_is_stopped_by_the_commitment(tm
 
 def test_a_fingerprint_that_is_stored_in_no_file_has_no_size(capsys):
     assert run(["fingerprint", INITIAL, "--out", "/dev/null", "--quiet"]) == 0
-    assert f"/dev/null: a fingerprint of 12 tensors of {INITIAL}\n" in capsys.readouterr().out
+    assert f"/dev/null holds sketches, digests and statistics of 12 tensors of {INITIAL}" in capsys.readouterr().out
