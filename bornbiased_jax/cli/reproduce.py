@@ -104,7 +104,7 @@ def reproduce(
     for name, reason in outcome.failed.items():
         click.echo(f"bornbiased: {name} has no result: {reason}", err=True)
     result = Reproduction(scale, out, str(outcome.page), outcome.done, outcome.kept, outcome.failed, headlines, moved)
-    outputs.OutputFiles(json_file).show(result, line="\n".join([*_lines(moved or {}), f"The page: {outcome.page}"]))
+    outputs.OutputFiles(json_file).show(result, line="\n".join(_lines(moved or {})))
     return outcome.exit_code
 
 
