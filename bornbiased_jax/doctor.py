@@ -10,6 +10,7 @@ from pathlib import Path
 
 import jax
 from packaging.requirements import Requirement
+from typing_extensions import TypedDict
 
 import bornbiased_jax
 from bornbiased_jax import hardware
@@ -35,15 +36,39 @@ EXTRAS = {
 """The extras of the package and what each is needed for."""
 
 
-def diagnose() -> dict[str, object]:
-    """Collect the facts, JSON-ready.
+class Device(TypedDict):
+    """A device of JAX."""
 
-    Returns:
-        ``version``, ``python``, ``libraries`` (by name), ``backend``, ``devices`` (``kind``, ``platform``,
-        ``memory_bytes`` or None), ``cores``, ``memory_bytes`` (what may still be taken, or None), ``cache``
-        (``folder``, ``bytes``, ``files``, ``writable``, ``from``: the variable that sets it, or None), ``extras`` (by
-        name: ``for``, ``missing``, ``installed``) and ``problems``, a sentence each.
-    """
+    kind: str
+    platform: str
+    memory_bytes: int | None
+
+
+# "from" is the variable that sets the folder, None where none does.
+Cache = TypedDict("Cache", {"folder": str, "from": str | None, "files": int, "bytes": int, "writable": bool})
+Extra = TypedDict("Extra", {"for": str, "missing": list[str], "installed": bool})
+
+
+class Installation(TypedDict):
+    """What an installation has, JSON-ready."""
+
+    version: str
+    python: str
+    libraries: dict[str, str | None]
+    """Versions by name."""
+    backend: str | None
+    devices: list[Device]
+    cores: int
+    memory_bytes: float | None
+    """What may still be taken."""
+    cache: Cache
+    extras: dict[str, Extra]
+    problems: list[str]
+    """A sentence each."""
+
+
+def diagnose() -> Installation:
+    """Collect the facts."""
     cache = _cache(cache_dir())
     problems = []
     try:
@@ -101,10 +126,10 @@ def _required(distribution: str, extra: str) -> list[Requirement]:
     ]
 
 
-def _extras() -> dict[str, dict[str, object]]:
+def _extras() -> dict[str, Extra]:
     if _version(DISTRIBUTION) is None:
         return {}
-    extras = {}
+    extras: dict[str, Extra] = {}
     for name in metadata.metadata(DISTRIBUTION).get_all("Provides-Extra") or ():
         lacking = [line for row in _required(DISTRIBUTION, name) for line in missing(row)]
         extras[name] = {"for": EXTRAS.get(name, ""), "missing": lacking, "installed": not lacking}
@@ -118,7 +143,7 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _devices() -> tuple[list[dict[str, object]], str]:
+def _devices() -> tuple[list[Device], str]:
     return [
         {
             "kind": device.device_kind,
@@ -129,7 +154,7 @@ def _devices() -> tuple[list[dict[str, object]], str]:
     ], jax.default_backend()
 
 
-def _cache(folder: Path) -> dict[str, object]:
+def _cache(folder: Path) -> Cache:
     sizes = []
     for parent, _, names in os.walk(folder):
         for name in names:

@@ -48,6 +48,7 @@ KEPT = {
     "channel_share",
     "peak_share",
     "share_of_sequences_massive",
+    "shares_data_with",
     "top1_share",
     "top1_share_high",
     "top1_share_low",

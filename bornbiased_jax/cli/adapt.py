@@ -84,15 +84,14 @@ def adapt(json_file: str | None, **arguments: Any) -> int:
     """
     method, checkpoint = arguments["method"], arguments["checkpoint"]
     for name, methods in _OF.items():
-        if options.given(name) and method not in methods:
+        if options.is_given(name) and method not in methods:
             raise InputError(f"--{name.replace('_', '-')} goes with --method {' or '.join(methods)}, not {method}")
     seed_list = options.parse_seeds(arguments["seeds"])
     options.start(quiet=arguments["quiet"])
     # Of a run with several seeds, each of which continues from its own, the architecture is that of any.
     model = _architecture(initial_references(checkpoint, seed_list)[0] if method == "full" else checkpoint)
     summary = train(checkpoint, _adapter(arguments), seeds=tuple(seed_list), **run_fields(arguments))
-    summary = {**summary, "model": model.to_dict()}
-    return finish(summary, seed_list, json_file, f"{method}, ")
+    return finish(summary, model, json_file, f"{method}, ")
 
 
 def _adapter(arguments: Mapping[str, Any]) -> Adapter | None:
@@ -110,7 +109,7 @@ def _adapter(arguments: Mapping[str, Any]) -> Adapter | None:
     if budget is None:
         return adapter
     # A budget of parameters sets the rank or the length.
-    if options.given("rank") or options.given("prefix_length"):
+    if options.is_given("rank") or options.is_given("prefix_length"):
         raise InputError("--budget chooses the rank or the length of the prefix: leave those out")
     fitted = _within(adapter, budget, _architecture(arguments["checkpoint"]))
     # An α that was given is not to follow the rank.

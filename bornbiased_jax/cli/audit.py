@@ -15,7 +15,6 @@ from bornbiased_jax.lineage.audit.audit import audit_folder
 from bornbiased_jax.lineage.audit.labels import pattern_of, regular_expression
 from bornbiased_jax.lineage.audit.listing import audit_listing
 from bornbiased_jax.lineage.audit.suite import audit_suite
-from bornbiased_jax.results import page as pages
 from bornbiased_jax.results.lineage_reports import Audit
 
 
@@ -82,10 +81,8 @@ def audit(
         result = audit_folder(place, names, all_pairs=all_pairs, frozen=_regex(frozen))
     # JSON, the page, and the report for people.
     findings = Audit(result)
-    text = findings.report()
-    outputs.write_result(json_file, result)
-    if page is not None:
-        io.write_text(page, pages.draw(findings, str(result["source"]), command=outputs.command_line()))
+    text = findings.markdown()
+    outputs.OutputFiles(json_file, page=page).write(findings, result["source"])
     if report is not None:
         io.write_text(report, text)
     click.echo(text, err=json_file == "-")

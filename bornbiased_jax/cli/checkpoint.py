@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import click
@@ -56,7 +55,7 @@ def generate(
     """
     if (prompt is None) == (prompt_ids is None):
         raise InputError("give either --prompt TEXT or --prompt-ids 5,17,3")
-    if options.given("seed") and choices["temperature"] == 0:
+    if options.is_given("seed") and choices["temperature"] == 0:
         raise InputError("--seed is of what is drawn, and nothing is at temperature 0: add --temperature 0.8")
     sampling = Sampling(**choices)
     opened = open_checkpoint(checkpoint)
@@ -67,11 +66,10 @@ def generate(
         stop_id = None if tokenizer is None else tokenizer.eos_id
         ids = continue_ids(opened, given_ids, max_new_tokens, stop_id=stop_id, sampling=sampling)
         text = text_of(tokenizer, ids) if tokenizer is not None else ""
-    value = {"ids": [int(token) for token in ids], "text": text, "model": opened.cfg.to_dict()}
     # The text alone on standard output: another program may read it.
     line = "" if json_file == "-" else text or " ".join(map(str, ids))
     seed = sampling.seed if sampling.temperature > 0 else None
-    outputs.print_result(Generation(value, seed), json_file, line=line, is_piped=True)
+    outputs.OutputFiles(json_file).show(Generation(ids, text, opened.cfg.to_dict(), seed), line=line, is_piped=True)
 
 
 @click.command("parity", cls=Command)
@@ -87,7 +85,7 @@ def parity(directory: str, num_sequences: int, seq_len: int, json_file: str | No
       bornbiased parity path/to/model --json -
     """
     comparison = compare_logits(directory, num_sequences=num_sequences, seq_len=seq_len)
-    outputs.print_result(Parity({**comparison, "model": open_checkpoint(directory).cfg.to_dict()}), json_file)
+    outputs.OutputFiles(json_file).show(Parity(comparison, open_checkpoint(directory).cfg.to_dict()))
 
 
 @click.command("evaluate", cls=Command)
@@ -123,14 +121,14 @@ def evaluate(
         raise InputError("give either --text FILE or --data …")
     scratch = options.scratch_folder(choices["stream"], choices["scratch"])
     opened = open_checkpoint(checkpoint, scratch=scratch, ignore_fields=choices["ignore_fields"])
-    losses = evaluate_checkpoint(
+    scores = evaluate_checkpoint(
         opened,
         str(data if text is None else text),
         tokenizer=options.chosen_tokenizer(tokenizer, opened),
         **{name: choices[name] for name in ("num_sequences", "context", "batch_size", "quiet")},
     )
     opened.close()
-    outputs.print_result(Evaluation({**losses, "model": opened.cfg.to_dict()}), json_file)
+    outputs.OutputFiles(json_file).show(Evaluation(scores, opened.cfg.to_dict()))
 
 
 @click.command("init-scheme", cls=Command)
@@ -152,6 +150,4 @@ def init_scheme(checkpoint: str, json_file: str | None) -> None:
     moments = {name: moments_of(reader.read(path, layer)) for name, path, layer in reader.tensors()}
     scheme = name_scheme(reader.cfg, moments)
     repeats = repeats_of(fingerprint(reader.by_role()), reader.cfg)
-    head = {"checkpoint": reader.description, "model": reader.cfg.to_dict()}
-    value = {**head, **dataclasses.asdict(scheme), "repeats": repeats}
-    outputs.print_result(InitScheme(value), json_file)
+    outputs.OutputFiles(json_file).show(InitScheme(reader.description, reader.cfg.to_dict(), scheme, repeats))

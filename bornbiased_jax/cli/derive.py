@@ -80,7 +80,7 @@ def derive(
     kinds = {change.partition(":")[0] for change in changes}
     if text is not None and "unused-rows" not in kinds:
         raise InputError("--text tells unused-rows which tokens are used: add --change unused-rows:SCALE")
-    if options.given("seed") and "noise" not in kinds:
+    if options.is_given("seed") and "noise" not in kinds:
         raise InputError("--seed is of the noise alone, and no change here is noise: leave --seed out")
     # Ids that occur in a text, for changes of the vocabulary.
     used_I = None
@@ -96,23 +96,16 @@ def derive(
     family = export_hugging_face(
         derived.cfg, derived.params, out, tokenizer=tokenizer, context=derived.context, overwrite=overwrite
     )
-    facts = {
-        "checkpoint": checkpoint,
-        "changes": list(changes),
-        "out": out,
-        "family": family,
-        "function_preserved": derived.preserved,
-        "logit_difference": derived.logit_difference,
-        "base_digest": derived.base_digest,
-        "digest": derived.digest,
-        "tokenizer": tokenizer and tokenizer.name,
-        "model": derived.cfg.to_dict(),
-    }
-    # Say whether the function is preserved.
-    function = "another function"
-    if derived.preserved:
-        function = "the same function"
-        if derived.logit_difference is not None:
-            function += f" (logits moved by {derived.logit_difference:.1e} of their standard deviation)"
-    line = f"{out}: {family}, {function}, digest {derived.digest[:12]}…"
-    outputs.print_result(Descendant(facts), json_file, line=line)
+    descendant = Descendant(
+        checkpoint,
+        changes,
+        out,
+        family,
+        derived.preserved,
+        derived.logit_difference,
+        derived.base_digest,
+        derived.digest,
+        None if tokenizer is None else tokenizer.name,
+        derived.cfg.to_dict(),
+    )
+    outputs.OutputFiles(json_file).show(descendant)

@@ -79,6 +79,6 @@ def store_settings(arguments: dict[str, Any]) -> dict[str, Any]:
         raise InputError(ONE_COMPUTATION)
     if resume:
         Store(resume).check()
-    elif options.given("engine") or range_size is not None:
+    elif options.is_given("engine") or range_size is not None:
         raise InputError("other processes and chunks of a range need a store to keep them in: give --resume DIR")
     return {"resume": Path(resume) if resume else None, "engine": engine(arguments), "range_size": range_size}

@@ -16,7 +16,7 @@ from bornbiased_jax.cli import outputs as writing
 from bornbiased_jax.cli.sections import CHECKPOINT, Command
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.executors import DEFAULT
-from bornbiased_jax.lineage import Settings, payload_digest, save_fingerprint
+from bornbiased_jax.lineage import Settings, save_fingerprint
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint as make_fingerprint
 from bornbiased_jax.lineage.fingerprint_pass import weights_digests
 from bornbiased_jax.lineage.fingerprint_size import fitted, predicted_bytes
@@ -134,7 +134,7 @@ def fingerprint(
     """
     # Options of the other kind of fingerprint are refused by name.
     for name in arguments:
-        if options.given(name) and name not in _OF_BOTH and (name in _OF_WEIGHTS) == outputs:
+        if options.is_given(name) and name not in _OF_BOTH and (name in _OF_WEIGHTS) == outputs:
             flag = f"--{name.replace('_', '-')}"
             remedy = f"leave out --outputs, or {flag}" if outputs else f"add --outputs, or leave out {flag}"
             kind = "weights" if outputs else "outputs on probe inputs"
@@ -172,30 +172,8 @@ def _store_sketches(checkpoint: str, out: Path, json_file: str | None, choices: 
     with progress.bar(len(source.roles), f"fingerprint {checkpoint}", unit="tensors") as advance:
         stored = make_fingerprint(source, settings, advance=advance)
     save_fingerprint(out, stored)
-    language = stored.components.get("language")
-    facts = {
-        "out": str(out),
-        "checkpoint": checkpoint,
-        "source": stored.source.description,
-        "digest": payload_digest(stored),
-        "bytes": out.stat().st_size if out.is_file() else None,
-        "weights_digest": stored.weights_digest,
-        "tokenizer_digest": stored.tokenizer_digest,
-        "dim": settings.dim,
-        "neurons": settings.neurons,
-        "sign_key": settings.sign_key.hex(),
-        "token_labels": None if language is None else language.token_labels,
-        "components": list(stored.components),
-        "num_tensors": len(stored.tensors),
-        "unread": list(stored.source.unread),
-        "repeats": [
-            {**vars(repeats), "z_by_period": {str(parts): z for parts, z in repeats.z_by_period.items()}}
-            for repeats in stored.repeats
-        ],
-    }
-    size = facts["bytes"] if facts["bytes"] is not None else "a fingerprint of"
-    line = f"{out}: {size:,} bytes of {len(stored.tensors)} tensors of {checkpoint}"
-    writing.print_result(SketchFile(facts), json_file, line=line)
+    num_bytes = out.stat().st_size if out.is_file() else None
+    writing.OutputFiles(json_file).show(SketchFile(str(out), checkpoint, stored, settings, num_bytes))
 
 
 def _store_outputs(
@@ -221,38 +199,24 @@ def _store_outputs(
     place = options.scratch_folder(stream, scratch)
     if place is not None and (mesh is not None or store_settings.get("resume") is not None):
         raise InputError("--stream keeps what it has by itself, on one device: leave out --resume and --mesh")
-    if place is not None and options.given("storage"):
+    if place is not None and options.is_given("storage"):
         raise InputError("--stream holds two blocks at a time, as float32: leave --storage out")
-    held = {} if storage == STORAGES[0] else {"dtype": storage}
-    chosen = {name: arguments.pop(name) for name in _OF_BOTH}
-    if not is_local and any(chosen.values()):
+    dtype = {} if storage == STORAGES[0] else {"dtype": storage}
+    opening = {name: arguments.pop(name) for name in _OF_BOTH}
+    if not is_local and any(opening.values()):
         raise InputError(
             "--file and --ignore-field say how this process opens the model, and others open it by its name alone: "
             "leave --engine out"
         )
-    opened = open_checkpoint(checkpoint, scratch=place, sharding=parallel.shardings(mesh), **chosen, **held)
+    opened = open_checkpoint(checkpoint, scratch=place, sharding=parallel.shardings(mesh), **opening, **dtype)
     outputs = read_outputs(
         opened, ProbeInputs(**arguments).fitted(opened.config), OutputOptions(layer=layer, mesh=mesh), **store_settings
     )
     save_outputs(out, outputs)
     opened.close()
-    num_outputs, width = outputs.outputs_ND.shape
-    facts = {
-        "out": str(out),
-        "checkpoint": checkpoint,
-        "source": outputs.source,
-        "num_outputs": num_outputs,
-        "width": width,
-        "layer": outputs.layer,
-        "storage": outputs.storage,
-        "inputs": outputs.inputs,
-        "model": opened.config.to_dict(),
-        # Of the file, so that it can be published: the same model and inputs give the same bytes.
-        "weights_digest": outputs.weights_digest,
-        "digest": io.sha256(out) if out.is_file() else None,
-    }
-    line = f"{out}: {num_outputs:,} outputs of width {width} of {outputs.source}"
-    writing.print_result(OutputFile(facts), json_file, line=line)
+    file_digest = io.sha256(out) if out.is_file() else None
+    result = OutputFile(str(out), checkpoint, outputs, opened.config.to_dict(), file_digest)
+    writing.OutputFiles(json_file).show(result)
 
 
 @click.command("digest", cls=Command)
@@ -280,6 +244,6 @@ def digest(
     tensors = dict(weights_digests(source).parameters)
     config = None if source.config is None else source.config.to_dict()
     combined = combine(tensors)
-    value = {"digest": combined, "checkpoint": source.description, "config": config, "tensors": tensors}
     # The digest alone on standard output: --base-digest "$(bornbiased digest C)".
-    writing.print_result(Digest(value), json_file, line=combined, is_piped=True)
+    result = Digest(combined, source.description, config, tensors)
+    writing.OutputFiles(json_file).show(result, line=combined, is_piped=True)

@@ -132,7 +132,7 @@ def note_single_seed(text: str) -> None:
         progress.note(f"--seeds {number} is the one seed {number}: for {number} seeds write --seeds 0:{number}")
 
 
-def given(name: str) -> bool:
+def is_given(name: str) -> bool:
     """Return whether the user gave this parameter of the command under way, rather than its default holding."""
     source = click.get_current_context().get_parameter_source(name)
     return source is not None and source is not click.core.ParameterSource.DEFAULT

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bornbiased_jax import io, record
-from bornbiased_jax.cli.options import FILE, OUTPUT, given, together
+from bornbiased_jax.cli.options import FILE, OUTPUT, is_given, together
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.io import Folder
 from bornbiased_jax.report import figures
@@ -60,9 +60,9 @@ class OutputFiles:
     """
 
     json_file: str | None
-    csv: str | None
-    page: str | None
-    figures: Folder | None
+    csv: str | None = None
+    page: str | None = None
+    figures: Folder | None = None
 
     @classmethod
     def take(cls, arguments: dict[str, Any]) -> OutputFiles:
@@ -87,7 +87,7 @@ class OutputFiles:
         """Return whether a place is given for anything."""
         return any(place is not None for place in (self.json_file, self.csv, self.page, self.figures))
 
-    def write(self, result: Result, title: str) -> list[Path]:
+    def write(self, result: Result, title: str = "") -> list[Path]:
         """Write a result to its places; return the paths of the figures.
 
         Args:
@@ -107,13 +107,23 @@ class OutputFiles:
             io.write_text(self.page, page.draw(result, title, command=command_line()))
         return paths
 
-    def show(self, result: Result, title: str) -> None:
-        """Write a result to its places, and print its tables and its sentences."""
+    def show(self, result: Result, title: str = "", *, line: str = "", is_piped: bool = False) -> None:
+        """Write a result to its places, and print its tables and its sentences.
+
+        Args:
+            result: of the command.
+            title: what was measured, for the page.
+            line: printed first.
+            is_piped: the line is the result for another program: sentences go to standard error.
+        """
         paths = self.write(result, title)
-        print_tables(result.tables(), to_stderr=self.json_file == "-")
+        to_stderr = self.json_file == "-"
+        if line:
+            click.echo(line, err=to_stderr)
+        print_tables(result.tables(), to_stderr=to_stderr)
         for path in paths:
-            click.echo(str(path), err=self.json_file == "-")
-        click.echo(" ".join(result.summary()), err=self.json_file == "-")
+            click.echo(str(path), err=to_stderr)
+        click.echo(" ".join(result.summary()), err=is_piped or to_stderr)
 
 
 def command_line() -> list[str]:
@@ -122,7 +132,7 @@ def command_line() -> list[str]:
     words = context.command_path.split()
     for parameter in context.command.params:
         name, value = parameter.name, context.params.get(parameter.name or "")
-        if name is None or name in RESULTS or not given(name):
+        if name is None or name in RESULTS or not is_given(name):
             continue
         if isinstance(parameter, click.Argument):
             words += map(str, value) if isinstance(value, tuple) else [str(value)]
@@ -171,22 +181,6 @@ def write_result(json_file: str | None, value: Mapping[str, Any]) -> None:
         sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
     else:
         io.write_json(json_file, value)
-
-
-def print_result(result: Result, json_file: str | None, *, line: str = "", is_piped: bool = False) -> None:
-    """Write a result where --json says, and print it.
-
-    Args:
-        result: of the command.
-        json_file: what --json says.
-        line: printed first.
-        is_piped: the line is the result for another program: sentences go to standard error.
-    """
-    write_result(json_file, result.to_json())
-    if line:
-        click.echo(line, err=json_file == "-")
-    print_tables(result.tables(), to_stderr=json_file == "-")
-    click.echo(" ".join(result.summary()), err=is_piped or json_file == "-")
 
 
 def print_tables(tables: list[Listing], *, to_stderr: bool = False) -> None:

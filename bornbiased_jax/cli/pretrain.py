@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
 import click
@@ -12,11 +12,12 @@ from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
 from bornbiased_jax.checkpoints.export import check_folder
 from bornbiased_jax.cli import dry_run, options, outputs
 from bornbiased_jax.cli.sections import Command
+from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.derive.peft import export_adapter
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.results import Training
-from bornbiased_jax.results.run_reports import Curves, Export, Runs
-from bornbiased_jax.training import PretrainConfig, from_schedule, list_runs, open_initial, plot_run
+from bornbiased_jax.results.run_reports import AdapterExport, Curves, Export, Runs
+from bornbiased_jax.training import PretrainConfig, TrainingSummary, from_schedule, list_runs, open_initial, plot_run
 from bornbiased_jax.training import pretrain as train
 from bornbiased_jax.training.config import Optimizer, Schedule
 from bornbiased_jax.training.initial import drawn_as
@@ -104,13 +105,13 @@ def run_fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {**fields, "tensorboard": not arguments["no_tensorboard"], "csv": arguments["metrics_csv"]}
 
 
-def finish(summary: Mapping[str, Any], seeds: Sequence[int], json_file: str | None, prefix: str = "") -> int:
-    """Print how far a run came, as JSON too where requested; return the exit code."""
+def finish(summary: TrainingSummary, model: ModelConfig, json_file: str | None, prefix: str = "") -> int:
+    """Print how far a run of a model came, as JSON too where requested; return the exit code."""
     reached = f"{summary['out']}: {prefix}step {summary['step']} of {summary['steps']}"
     if summary["loss"] is not None:
-        pairs = zip(seeds, summary["loss"], strict=True)
+        pairs = zip(summary["seeds"], summary["loss"], strict=True)
         reached += ", loss " + ", ".join(f"seed {seed}: {loss:.4f}" for seed, loss in pairs) + " nats per token"
-    outputs.print_result(Training(summary), json_file, line=reached)
+    outputs.OutputFiles(json_file).show(Training(summary, model=model.to_dict()), line=reached)
     if not summary["finished"]:
         click.echo("stopped before its end: the same command resumes there", err=True)
         return TERMINATED
@@ -125,7 +126,7 @@ def settings_of(arguments: Mapping[str, Any]) -> PretrainConfig:
     """
     # The names of recipes were those of --schedule once, and still do there.
     schedule = arguments["schedule"]
-    if schedule in RECIPES and options.given("recipe") and schedule != arguments["recipe"]:
+    if schedule in RECIPES and options.is_given("recipe") and schedule != arguments["recipe"]:
         raise InputError(f"--recipe {arguments['recipe']} and --schedule {schedule} are two recipes: give one of them")
     recipe = schedule if schedule in RECIPES else arguments["recipe"]
     return from_schedule(
@@ -187,8 +188,7 @@ def pretrain(json_file: str | None, **arguments: Any) -> int:
     schemes = [setting for setting in arguments["settings"] if setting.startswith("init")]
     if schemes and model != config.model:
         raise InputError(f"--set {schemes[0]} draws no weights where --init-from gives them: leave it out")
-    summary = {**train(config, initial, tokenizer), "model": config.model.to_dict()}
-    return finish(summary, seed_list, json_file)
+    return finish(train(config, initial, tokenizer), config.model, json_file)
 
 
 @click.command("runs", cls=Command)
@@ -201,7 +201,7 @@ def runs(directory: str, json_file: str | None) -> None:
     Example:
       bornbiased runs runs
     """
-    outputs.print_result(Runs({"runs": list_runs(directory)}), json_file)
+    outputs.OutputFiles(json_file).show(Runs(list_runs(directory)))
 
 
 @click.command("plot", cls=Command)
@@ -217,9 +217,8 @@ def plot(directory: str, out: str | None, json_file: str | None) -> None:
     Example:
       bornbiased plot runs/a --out curves.svg
     """
-    image = plot_run(directory, out)
-    value = {"run": directory, "image": str(image)}
-    outputs.print_result(Curves(value), json_file, line=str(image), is_piped=True)
+    image = str(plot_run(directory, out))
+    outputs.OutputFiles(json_file).show(Curves(directory, image), line=image, is_piped=True)
 
 
 @click.command("export", cls=Command)
@@ -238,8 +237,7 @@ def export(checkpoint: str, directory: str, peft: bool, overwrite: bool, json_fi
     """
     if peft:
         base = export_adapter(checkpoint, directory, overwrite=overwrite)
-        value: dict[str, Any] = {"checkpoint": checkpoint, "directory": directory, "base": base}
-        outputs.print_result(Export(value), json_file, line=f"{directory}: LoRA adapter of {base}")
+        outputs.OutputFiles(json_file).show(AdapterExport(checkpoint, directory, base))
         return
     check_folder(directory, checkpoint, overwrite=overwrite)
     opened = open_checkpoint(checkpoint)
@@ -247,6 +245,6 @@ def export(checkpoint: str, directory: str, peft: bool, overwrite: bool, json_fi
     family = export_hugging_face(
         opened.cfg, opened.params(), directory, tokenizer=opened.tokenizer, context=context, overwrite=overwrite
     )
-    facts = {"checkpoint": checkpoint, "directory": directory, "family": family, "digest": opened.digest()}
-    value = {**facts, "tokenizer": opened.tokenizer and opened.tokenizer.name, "model": opened.cfg.to_dict()}
-    outputs.print_result(Export(value), json_file, line=f"{directory}: {family}")
+    tokenizer = None if opened.tokenizer is None else opened.tokenizer.name
+    exported = Export(checkpoint, directory, family, opened.digest(), tokenizer, opened.cfg.to_dict())
+    outputs.OutputFiles(json_file).show(exported)

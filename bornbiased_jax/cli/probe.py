@@ -158,7 +158,7 @@ def scaling_command(**arguments: Any) -> None:
     )
     with progress.bar(len(widths), "coordinate check", unit="widths") as advance:
         checked = scaling(config, widths, advance=advance)
-    places.show(WidthCheck({**checked.to_json(), "model": cfg.to_dict()}), str(arguments["model"]))
+    places.show(WidthCheck(checked, cfg), str(arguments["model"]))
 
 
 class _Prepared(NamedTuple):
@@ -198,7 +198,7 @@ def _prepare(arguments: dict[str, Any]) -> _Prepared:
         options.refuse_model(*model)
         models = []
     else:
-        if options.given("seeds"):
+        if options.is_given("seeds"):
             options.note_single_seed(arguments["seeds"])
         models = options.swept_configs(*model)
         options.note_width(*model)
@@ -214,15 +214,15 @@ def _refuse_unused(arguments: dict[str, Any]) -> None:
         InputError: one that was given.
     """
     kind = arguments["input_spec"]
-    if kind in RANDOM_KINDS and options.given("tokenizer"):
+    if kind in RANDOM_KINDS and options.is_given("tokenizer"):
         raise InputError(f"--tokenizer is for text, and --inputs {kind} draws its inputs: leave --tokenizer out")
-    if kind.startswith(("text:", "builtin:")) and options.given("input_seed"):
+    if kind.startswith(("text:", "builtin:")) and options.is_given("input_seed"):
         raise InputError(f"--input-seed is of inputs that are drawn, and {kind} is read as it stands: leave it out")
     for name in ("chunk", "mode"):
-        if arguments["checkpoint"] and options.given(name):
+        if arguments["checkpoint"] and options.is_given(name):
             raise InputError(f"--{name} is of several seeds, and a checkpoint is one model: leave --{name} out")
     for name in ("fix_embeddings", "embedding_seed"):
-        if not options.given(name):
+        if not options.is_given(name):
             continue
         flag = f"--{name.replace('_', '-')}"
         if arguments["checkpoint"]:
@@ -261,7 +261,7 @@ def _probe_checkpoint(
     arguments: dict[str, Any], part: Part, prepared: _Prepared
 ) -> tuple[list[ProbeRow], dict[str, FieldValue]]:
     """Probe a checkpoint; return its records and its configuration."""
-    if options.given("seeds"):
+    if options.is_given("seeds"):
         progress.warn("--seeds has no meaning here: a checkpoint has its weights already")
     checkpoint = open_checkpoint(arguments["checkpoint"], sharding=parallel.shardings(prepared.mesh))
     if arguments["theory"]:

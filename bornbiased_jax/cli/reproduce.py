@@ -15,7 +15,14 @@ from bornbiased_jax.doctor import diagnose
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.experiments import results, runner
 from bornbiased_jax.experiments.base import SCALES
-from bornbiased_jax.results.run_reports import Diagnosis, Reproduction, StoreStatus
+from bornbiased_jax.results.run_reports import (
+    Diagnosis,
+    Difference,
+    ExperimentList,
+    ListedExperiment,
+    Reproduction,
+    StoreStatus,
+)
 from bornbiased_jax.store import status as read_status
 
 
@@ -69,11 +76,8 @@ def reproduce(
     # --list: the experiments and their cost.
     if only_list:
         loaded = {name: runner.load(name) for name in (runner.select(names) if names else experiments.MODULES)}
-        listed = [
-            {"name": name, "paper": row.paper, "title": row.title, "cost": row.cost_at(scale)}
-            for name, row in loaded.items()
-        ]
-        outputs.print_result(Reproduction({"scale": scale, "experiments": listed}), json_file)
+        rows = [ListedExperiment(name, row.paper, row.title, row.cost_at(scale)) for name, row in loaded.items()]
+        outputs.OutputFiles(json_file).show(ExperimentList(scale, rows))
         return 0
     # Run them, and write records and page.
     if (common["num_processes"] or 1) > 1:
@@ -96,16 +100,11 @@ def reproduce(
     )
     # Summarize, with the differences from committed records if requested.
     moved = _moved([*outcome.done, *outcome.kept], scale, out) if compare else None
-    summary: dict[str, Any] = {"scale": scale, "out": out, "page": str(outcome.page), "done": list(outcome.done)}
-    summary |= {"kept": list(outcome.kept), "failed": dict(outcome.failed)}
-    summary["headlines"] = runner.headlines(out, [*outcome.done, *outcome.kept])
-    outputs.write_result(json_file, summary if moved is None else {**summary, "moved": moved})
-    for line in _lines(moved or {}):
-        click.echo(line, err=json_file == "-")
-    click.echo(f"The page: {outcome.page}", err=json_file == "-")
+    headlines = runner.headlines(out, [*outcome.done, *outcome.kept])
     for name, reason in outcome.failed.items():
         click.echo(f"bornbiased: {name} has no result: {reason}", err=True)
-    click.echo(" ".join(Reproduction(summary).summary()), err=json_file == "-")
+    result = Reproduction(scale, out, str(outcome.page), outcome.done, outcome.kept, outcome.failed, headlines, moved)
+    outputs.OutputFiles(json_file).show(result, line="\n".join(_lines(moved or {})))
     return outcome.exit_code
 
 
@@ -113,19 +112,19 @@ MOST_LINES = 20
 """Differences of one experiment that are printed."""
 
 
-def _moved(names: list[str], scale: str, out: str) -> dict[str, list[list[Any]] | None]:
+def _moved(names: list[str], scale: str, out: str) -> dict[str, list[Difference] | None]:
     """Compare with the committed records: by experiment place, old and new value; None where none has its data."""
-    moved: dict[str, list[list[Any]] | None] = {}
+    moved: dict[str, list[Difference] | None] = {}
     for name in names:
         before = results.committed(name, scale)
         now = io.read_json(runner.record_path(out, name))
         moved[name] = None
         if before is not None and before["data"] == results.data_names(now["data"]):
-            moved[name] = [list(row) for row in results.differences(before, now)]
+            moved[name] = results.differences(before, now)
     return moved
 
 
-def _lines(moved: dict[str, list[list[Any]] | None]) -> Iterator[str]:
+def _lines(moved: dict[str, list[Difference] | None]) -> Iterator[str]:
     """Describe what moved, for a reader."""
     within = f"within {results.TOLERANCE:g} of the committed record"
     for name, rows in moved.items():
@@ -149,7 +148,7 @@ def status(directory: str, json_file: str | None) -> None:
     Example:
       bornbiased status out/probes
     """
-    outputs.print_result(StoreStatus(read_status(directory)), json_file)
+    outputs.OutputFiles(json_file).show(StoreStatus(read_status(directory)))
 
 
 @click.command("doctor", cls=Command)
@@ -162,4 +161,4 @@ def doctor(json_file: str | None) -> None:
       bornbiased doctor
       bornbiased doctor --json -
     """
-    outputs.print_result(Diagnosis(diagnose()), json_file)
+    outputs.OutputFiles(json_file).show(Diagnosis(diagnose()))

@@ -126,7 +126,7 @@ def whichseed(
       bornbiased whichseed model --framework torch --seeds 0:1000
     """
     framework = arguments.pop("framework")
-    if framework == "torch" and any(map(options.given, ("resume", "range_size", "engine", "entries"))):
+    if framework == "torch" and any(map(options.is_given, ("resume", "range_size", "engine", "entries"))):
         raise InputError(
             "--framework torch draws whole models in this process: leave --resume, --range, --engine and --entries out"
         )
@@ -140,11 +140,9 @@ def whichseed(
     cfg = reader.cfg if model is None else options.model_config(model, settings)
     if framework == "torch":
         with progress.bar(num_searched(candidates), "whichseed", unit="seeds") as advance:
-            verdict = which_torch_seed(cfg, reader, candidates, alpha=alpha, advance=advance)
+            search = which_torch_seed(cfg, reader, candidates, alpha=alpha, advance=advance)
     else:
         with progress.bar(len(candidates), "whichseed", unit="seeds") as advance:
-            search = SearchOptions(entries, store_settings.pop("range_size") or RANGE)
-            verdict = which_seed(cfg, reader, candidates, search, alpha=alpha, advance=advance, **store_settings)
-    value = {"suspect": reader.description, "model": cfg.to_dict(), **verdict.to_json()}
-    line = "not found in its coordinates" if verdict.seed is None else f"seed {verdict.seed}"
-    outputs.print_result(WhichSeed(value), json_file, line=line)
+            sizes = SearchOptions(entries, store_settings.pop("range_size") or RANGE)
+            search = which_seed(cfg, reader, candidates, sizes, alpha=alpha, advance=advance, **store_settings)
+    outputs.OutputFiles(json_file).show(WhichSeed(reader.description, cfg.to_dict(), search))

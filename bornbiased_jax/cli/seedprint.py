@@ -147,11 +147,11 @@ def seedprint(
     models = verdicts.models_of(*pair)
     facts = None if places.page is None else facts_listing(pair[0], pair[1], models, verdict.to_json())
     result = Lineage(base, suspect, verdict, scores, models, steps, sheet, facts)
-    drawn = places.write(result, f"{base} and {suspect}")
+    paths = places.write(result, f"{base} and {suspect}")
     to_stderr = places.json_file == "-"
     click.echo(result.text(), err=to_stderr)
     outputs.print_tables(result.step_tables(), to_stderr=to_stderr)
-    for path in drawn:
+    for path in paths:
         click.echo(str(path), err=to_stderr)
 
 
@@ -175,10 +175,10 @@ def _models(
     if len(files) > len(refs):
         raise InputError(f"--file was given {len(files)} times: once, or for the base and for the suspect")
     # One name is chosen wherever it is there, two are the base's and the suspect's.
-    chosen: list[str | None] = list(files)
+    choices: list[str | None] = list(files)
     if len(files) < len(refs):
-        chosen = [next((name for name in files if folder and (folder / name).is_file()), None) for folder in folders]
-        if files and not any(chosen):
+        choices = [next((name for name in files if folder and (folder / name).is_file()), None) for folder in folders]
+        if files and not any(choices):
             raise InputError(f"neither {refs[0]} nor {refs[1]} holds {files[0]}: choose a file of their weights")
     ignored = [tuple(name for name in ignore_fields if name in _fields(folder)) for folder in folders]
     for name in ignore_fields:
@@ -191,9 +191,9 @@ def _models(
     roles_file = None if roles is None else Path(roles)
     pair = [
         ComparedModel(ref, scratch, file, None if folder is None else roles_file, names)
-        for ref, folder, file, names in zip(refs, folders, chosen, ignored, strict=True)
+        for ref, folder, file, names in zip(refs, folders, choices, ignored, strict=True)
     ]
-    return [pair[0], pair[0]] if refs[0] == refs[1] and chosen[0] == chosen[1] else pair
+    return [pair[0], pair[0]] if refs[0] == refs[1] and choices[0] == choices[1] else pair
 
 
 def _folder(ref: str) -> Path | None:

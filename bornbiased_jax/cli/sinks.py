@@ -87,9 +87,9 @@ def sinks(checkpoint: str, text: str, by_step: bool, quiet: bool, **arguments: A
     places = outputs.OutputFiles.take(arguments)
     options.start(quiet=quiet)
     # Refuse what nothing here would heed.
-    if arguments["quantise"] is None and options.given("granularity"):
+    if arguments["quantise"] is None and options.is_given("granularity"):
         raise InputError("--granularity is of rounding, and none is asked for: add --quantise w8a8")
-    if arguments["quantise"] is None and arguments["streaming"] is None and options.given("keep_sinks"):
+    if arguments["quantise"] is None and arguments["streaming"] is None and options.is_given("keep_sinks"):
         raise InputError("--keep-sinks is of rounding and of a rolling cache: add --quantise w8a8 or --streaming 8")
     # Measure.
     names = ("quantise", "granularity", "keep_sinks", "stream", "scratch", "ignore_fields", "lengths", "tokenizer")
@@ -108,7 +108,7 @@ def sinks(checkpoint: str, text: str, by_step: bool, quiet: bool, **arguments: A
     words = options.chosen_tokenizer(choices["tokenizer"], opened)
     report = sinks_report(opened, text, measured, tokenizer=words, by_step=by_step, quiet=quiet)
     opened.close()
-    places.show(Sinks({**report, "model": opened.cfg.to_dict()}), opened.description)
+    places.show(Sinks(report, opened.cfg.to_dict()), opened.description)
 
 
 @click.command("intervene", cls=Command)
@@ -158,4 +158,4 @@ def intervene(checkpoint: str, text: str, tokenizer: str | None, quiet: bool, **
     opened = open_checkpoint(checkpoint)
     words = options.chosen_tokenizer(tokenizer, opened)
     report = intervene_checkpoint(opened, text, InterventionOptions(**arguments), tokenizer=words, quiet=quiet)
-    places.show(Intervention({**report, "model": opened.cfg.to_dict()}), opened.description)
+    places.show(Intervention(report, opened.cfg.to_dict()), opened.description)

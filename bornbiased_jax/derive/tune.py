@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.model.adapters import Adapter, adapted
-from bornbiased_jax.training import from_schedule, open_initial, pretrain
+from bornbiased_jax.model.adapters import Adapter, Method, adapted
+from bornbiased_jax.training import TrainingSummary, from_schedule, open_initial, pretrain
 
 
-def adapt(
-    reference: str, adapter: Adapter | None, *, seeds: Sequence[int] = (0,), **changes: object
-) -> dict[str, object]:
+class AdaptSummary(TrainingSummary):
+    """The state that the run of a descendant reached."""
+
+    checkpoint: str
+    method: Literal["full"] | Method
+    adapter: dict[str, object] | None
+    """Its settings."""
+
+
+def adapt(reference: str, adapter: Adapter | None, *, seeds: Sequence[int] = (0,), **changes: object) -> AdaptSummary:
     """Fine-tune a checkpoint; the same call again resumes where it was stopped.
 
     Args:
@@ -21,10 +29,6 @@ def adapt(
         seeds: of the adapter's initialization, or of the weights.
         changes: fields of :class:`~bornbiased_jax.training.PretrainConfig`, ``data``, ``out`` and ``steps`` among them,
             alongside the schedule "adapt"; ``data_seed`` is that of the order of the data.
-
-    Returns:
-        What :func:`bornbiased_jax.training.pretrain` returns, and ``checkpoint``, ``method`` ("full", "lora", "prefix"
-        or "prefix-plus") and ``adapter`` (its settings, or None).
 
     Raises:
         InputError: as :func:`~bornbiased_jax.training.pretrain`, the adapter does not fit the model, or several seeds

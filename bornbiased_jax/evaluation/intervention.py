@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint
-from bornbiased_jax.config import FieldValue, ModelConfig
+from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.sink_report import cut_sequences
 from bornbiased_jax.model import ForwardOptions, interventions
@@ -168,12 +168,6 @@ class InterventionReport(Effect):
     weights_digest: str
     text: str
     text_digest: str
-
-
-class InterventionRecord(InterventionReport, total=False):
-    """The JSON of ``bornbiased intervene --json``: a report, and all fields of the configuration."""
-
-    model: dict[str, FieldValue]
 
 
 def intervene_checkpoint(

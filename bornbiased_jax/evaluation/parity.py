@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
+from typing import NotRequired, TypedDict
 
 import jax
 import numpy as np
@@ -15,9 +16,26 @@ from bornbiased_jax.model import apply
 from bornbiased_jax.model.memory import check_forward
 
 
-def parity(
-    folder: str | Path, *, num_sequences: int = 4, seq_len: int = 64, seed: int = 0
-) -> dict[str, int | float | str | None]:
+class LogitComparison(TypedDict):
+    """Logits of this package and of transformers on the same tokens, JSON-ready; None where they are not finite."""
+
+    max_abs_error: float | None
+    mean_abs_error: float | None
+    logit_std: float | None
+    """To compare the errors with."""
+    top1_agreement: float | None
+    """Fraction of positions with the same top-1 token."""
+    num_tokens: int
+    seq_len: int
+    transformers: str
+    """The version, as of torch."""
+    torch: str
+    verdict: NotRequired[str]
+    """"undefined" where logits do not vary or are not finite, with a reason."""
+    reason: NotRequired[str]
+
+
+def parity(folder: str | Path, *, num_sequences: int = 4, seq_len: int = 64, seed: int = 0) -> LogitComparison:
     """Compare two implementations of a Hugging Face directory, in float32 on random tokens.
 
     Args:
@@ -25,12 +43,6 @@ def parity(
         num_sequences: how many sequences of uniformly random tokens.
         seq_len: their length; no longer than the model allows.
         seed: of the tokens.
-
-    Returns:
-        ``max_abs_error`` and ``mean_abs_error`` of the logits, ``logit_std`` to compare them with,
-        ``top1_agreement`` (fraction of positions with the same top-1 token), ``num_tokens``, ``seq_len`` and
-        the versions that were compared; with ``verdict`` "undefined" and a ``reason`` where logits do not vary, or are
-        not finite, as numbers that are None.
 
     Raises:
         InputError: not such a directory, or transformers or torch is not installed.
@@ -57,24 +69,27 @@ def parity(
         matches.append(np.argmax(logits_TV, -1) == np.argmax(reference_TV, -1))
     # Weights that overflow leave logits that say nothing of the architecture.
     with np.errstate(invalid="ignore", over="ignore"):
-        numbers = {
-            "max_abs_error": float(np.max(errors)),
-            "mean_abs_error": float(np.mean(errors)),
-            "logit_std": float(np.std(reference_BTV)),
-        }
-    std, reason = numbers["logit_std"], ""
-    if not np.isfinite(list(numbers.values())).all():
+        largest, mean, std = float(np.max(errors)), float(np.mean(errors)), float(np.std(reference_BTV))
+    reason = ""
+    if not np.isfinite([largest, mean, std]).all():
         reason = "logits are not finite: the weights overflow float32"
     elif std == 0.0:
         reason = "all logits of transformers are equal, so that any model would agree: look at the scale of the weights"
-    return {
-        **{name: number if np.isfinite(number) else None for name, number in numbers.items()},
+    comparison: LogitComparison = {
+        "max_abs_error": _finite(largest),
+        "mean_abs_error": _finite(mean),
+        "logit_std": _finite(std),
         "top1_agreement": None if reason else float(np.mean(matches)),
         "num_tokens": int(tokens_BT.size),
         "seq_len": length,
-        **versions,
-        **({"verdict": "undefined", "reason": reason} if reason else {}),
+        "transformers": versions["transformers"],
+        "torch": versions["torch"],
     }
+    return {**comparison, "verdict": "undefined", "reason": reason} if reason else comparison
+
+
+def _finite(number: float) -> float | None:
+    return number if np.isfinite(number) else None
 
 
 def transformers_logits(folder: Path, tokens_BT: np.ndarray) -> tuple[np.ndarray, dict[str, str]]:

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from bornbiased_jax import hardware, progress
 from bornbiased_jax.checkpoints import Checkpoint
-from bornbiased_jax.config import FieldValue, ModelConfig
+from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.rolling_cache import Streamed, check_streaming, streaming_losses
 from bornbiased_jax.evaluation.sink_steps import StepSinks, check_run, sinks_by_step
@@ -103,8 +103,6 @@ class SinkReport(SinkSettings):
     weights_digest: NotRequired[str]
     text: NotRequired[str]
     text_digest: NotRequired[str]
-    model: NotRequired[dict[str, FieldValue]]
-    """All fields of the configuration, which commands add."""
     tokenizer: NotRequired[str]
     tokenizer_digest: NotRequired[str]
 

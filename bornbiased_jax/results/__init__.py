@@ -6,31 +6,35 @@ tables that it prints and ``table()`` the first of them, ``figures()`` matplotli
 the first of them (``plot(ax=ax)``: into axes of yours), ``arrays`` the numbers as NumPy arrays by name, ``to_pandas()``
 a data frame where pandas is installed, and ``to_csv()`` the same rows as text or, with a path, as a file.
 ``compare(a, b)`` sets two results of one kind against each other.
-
-Names load their modules when first used; ``__init__.pyi`` tells type checkers of them.
 """
 
-from importlib import import_module as _import_module
+from bornbiased_jax.results.attention import Intervention, Sinks, intervention, sinks
+from bornbiased_jax.results.comparison import Comparison, compare
+from bornbiased_jax.results.prediction import Prediction
+from bornbiased_jax.results.probes import Contraction, Preference, contraction, preference
+from bornbiased_jax.results.result import Listing, Result
+from bornbiased_jax.results.runs import Training, training
+from bornbiased_jax.results.scans import Scan, scan
+from bornbiased_jax.results.verdicts import Lineage, lineage
 
-_HOMES = {
-    "attention": "Intervention Sinks intervention sinks",
-    "comparison": "Comparison compare",
-    "prediction": "Prediction",
-    "probes": "Contraction Preference contraction preference",
-    "result": "Listing Result",
-    "runs": "Training training",
-    "scans": "Scan scan",
-    "verdicts": "Lineage lineage",
-}
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
-__all__ = sorted(_HOME_OF)
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'bornbiased_jax.results' has no attribute {name!r}")
-    return getattr(_import_module(f"bornbiased_jax.results.{_HOME_OF[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__all__ = [
+    "Comparison",
+    "Contraction",
+    "Intervention",
+    "Lineage",
+    "Listing",
+    "Prediction",
+    "Preference",
+    "Result",
+    "Scan",
+    "Sinks",
+    "Training",
+    "compare",
+    "contraction",
+    "intervention",
+    "lineage",
+    "preference",
+    "scan",
+    "sinks",
+    "training",
+]

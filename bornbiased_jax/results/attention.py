@@ -15,13 +15,13 @@ from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation import ReportOptions, sink_report
 from bornbiased_jax.evaluation import intervention as intervening
-from bornbiased_jax.evaluation.intervention import InterventionRecord
+from bornbiased_jax.evaluation.intervention import InterventionReport
 from bornbiased_jax.evaluation.sink_report import SinkReport, largest_block, strongest_head
 from bornbiased_jax.probes.sinks import ScoreConvention, Threshold
 from bornbiased_jax.quantization import Granularity, Scheme
 from bornbiased_jax.report import figures, sink_figures
 from bornbiased_jax.report.tables import Panel
-from bornbiased_jax.results.result import Listing, Result, listing
+from bornbiased_jax.results.result import Listing, Report, listing
 from bornbiased_jax.results.wording import count, explain, percent, percents
 from bornbiased_jax.text import Tokenizer
 
@@ -60,21 +60,11 @@ class InterventionFields(TypedDict, total=False):
     num_sequences: int
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class Sinks(Result):
-    """Attention sinks: heads that give one position much of their attention.
-
-    Attributes:
-        report: what ``bornbiased sinks --json`` writes.
-    """
+class Sinks(Report[SinkReport]):
+    """Attention sinks: heads that give one position much of their attention."""
 
     question = "Which heads are attention sinks?"
     axes = ("block", "head", "length")
-    report: SinkReport
-
-    def to_json(self) -> dict[str, object]:
-        """Return what the command writes with --json."""
-        return dict(self.report)
 
     def summary(self) -> list[str]:
         """Say how many heads are sinks, how sure that is, and which neurons could be behind it."""
@@ -169,21 +159,11 @@ class Sinks(Result):
         ]
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class Intervention(Result):
-    """Sinks by block and the loss, before and after an intervention.
-
-    Attributes:
-        report: what ``bornbiased intervene --json`` writes.
-    """
+class Intervention(Report[InterventionReport]):
+    """Sinks by block and the loss, before and after an intervention."""
 
     question = "What is left of the sinks after an intervention?"
     axes = ("block",)
-    report: InterventionRecord
-
-    def to_json(self) -> dict[str, object]:
-        """Return what the command writes with --json."""
-        return dict(self.report)
 
     def summary(self) -> list[str]:
         """Say how many sinks are left, and how far the loss moved."""
@@ -264,7 +244,7 @@ def sinks(
     opened = checkpoint if isinstance(checkpoint, Checkpoint) else open_checkpoint(checkpoint)
     report_options = _as_options(ReportOptions, options)
     report = sink_report.sinks_report(opened, text, report_options, tokenizer=tokenizer, by_step=by_step, quiet=quiet)
-    return Sinks({**report, "model": opened.cfg.to_dict()})
+    return Sinks(report, opened.cfg.to_dict())
 
 
 def intervention(
@@ -288,7 +268,7 @@ def intervention(
     opened = checkpoint if isinstance(checkpoint, Checkpoint) else open_checkpoint(checkpoint)
     intervention_options = _as_options(intervening.InterventionOptions, options)
     report = intervening.intervene_checkpoint(opened, text, intervention_options, tokenizer=tokenizer, quiet=quiet)
-    return Intervention({**report, "model": opened.cfg.to_dict()})
+    return Intervention(report, opened.cfg.to_dict())
 
 
 def _as_options(kind: type[T], options: Mapping[str, object]) -> T:

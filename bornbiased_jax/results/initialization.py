@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bornbiased_jax.config import FieldValue
+from bornbiased_jax.config import FieldValue, ModelConfig
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.tables import Panel
-from bornbiased_jax.results.result import Listing, RecordResult, Result
+from bornbiased_jax.results.result import Listing, Result
 from bornbiased_jax.trainability import Diagram, Plane
+from bornbiased_jax.training.scaling import Scaling, ScalingRow
 
 # Statistics of a plane, each with the label of its heat map.
 _STATISTICS = (
@@ -81,57 +81,69 @@ class Trainability(Result):
         return self.diagram["depth"], self.diagram["attention"]
 
 
-class WidthCheck(RecordResult):
-    """The coordinate check: activations against width at the first steps of training."""
+@dataclasses.dataclass(frozen=True, repr=False)
+class WidthCheck(Result):
+    """The coordinate check: activations against width at the first steps of training.
+
+    Attributes:
+        scaling: what :func:`bornbiased_jax.training.scaling.scaling` returns.
+        model: the configuration at the base width.
+    """
 
     question = "Do activations keep their size when the model gets wider?"
     axes = ("step", "activation")
+    scaling: Scaling
+    model: ModelConfig
+
+    def to_json(self) -> dict[str, object]:
+        """Return what the command writes with --json."""
+        return {**self.scaling.to_json(), "model": self.model.to_dict()}
 
     def summary(self) -> list[str]:
         """Say whether activations keep their size over widths as under muP, or which first do not."""
-        widths = f"{min(self.record['widths'])} to {max(self.record['widths'])}"
-        first: dict[str, Mapping[str, Any]] = {}
-        for row in self.record["rows"]:
-            if not row["flat"]:
-                first.setdefault(row["activation"], row)
+        scaling = self.scaling
+        widths = f"{min(scaling.widths)} to {max(scaling.widths)}"
+        first: dict[str, ScalingRow] = {}
+        for row in scaling.rows:
+            if not row.is_flat:
+                first.setdefault(row.activation, row)
         if not first:
-            intervals = [row["interval"] for row in self.record["rows"]]
+            intervals = [(row.low, row.high) for row in scaling.rows]
             low, high = max(intervals, key=lambda ends: ends[1] - ends[0], default=(0.0, 0.0))
             return [
                 f"muP holds: from width {widths} nothing shows that an activation grows or vanishes with width, at any "
-                f"step and over {self.record['num_seeds']} seeds; the widest 95% interval of a slope is {low:.2f} to "
+                f"step and over {scaling.num_seeds} seeds; the widest 95% interval of a slope is {low:.2f} to "
                 f"{high:.2f}.",
                 *self._rates(),
             ]
         parts = [
-            f"{name} {'grows' if row['slope'] > 0 else 'vanishes'} from step {row['step']} (slope {row['slope']:.2f}, "
-            f"95% interval {row['interval'][0]:.2f} to {row['interval'][1]:.2f})"
+            f"{name} {'grows' if row.slope > 0 else 'vanishes'} from step {row.step} (slope {row.slope:.2f}, "
+            f"95% interval {row.low:.2f} to {row.high:.2f})"
             for name, row in first.items()
         ]
         return [f"muP does not hold: from width {widths} {'; '.join(parts)}.", *self._rates()]
 
     def _rates(self) -> list[str]:
         """Say which learning rates the widths had, and what the scheme of muP lacks here to be muP."""
-        base, model = self.record.get("base_width"), self.record.get("model", {})
+        base, model = self.scaling.base_width, self.model
         if base is None:
             return ["Every width was trained at one learning rate, as this scheme is published."]
         parts = [f"Learning rates of hidden matrices and of the head fell with the width, from width {base} on."]
-        lacks = [] if model.get("attention_scale") else ["attention_scale=1/head_dim, as a number"]
-        lacks += ["tie_embeddings=false"] if model.get("tie_embeddings") else []
+        lacks = [] if model.attention_scale else ["attention_scale=1/head_dim, as a number"]
+        lacks += ["tie_embeddings=false"] if model.tie_embeddings else []
         if lacks:
             parts.append(f"init=mup alone is not muP: also set {' and '.join(lacks)}.")
         return parts
 
     def tables(self) -> list[Listing]:
         """List slopes and standard deviations before training, after one update and at the end."""
-        last = max((row["step"] for row in self.record["rows"]), default=0)
+        last = max((row.step for row in self.scaling.rows), default=0)
         columns = ["activation", "step", "slope", "95% interval"]
-        columns += [f"std at {width}" for width in self.record["widths"]]
+        columns += [f"std at {width}" for width in self.scaling.widths]
         rows = [
-            [row["activation"], row["step"], row["slope"], "{:.3f} to {:.3f}".format(*row["interval"])]
-            + row["std_by_width"]
-            for row in self.record["rows"]
-            if row["step"] in (0, 1, last)
+            [row.activation, row.step, row.slope, f"{row.low:.3f} to {row.high:.3f}", *row.std_by_width]
+            for row in self.scaling.rows
+            if row.step in (0, 1, last)
         ]
         return [Listing("Standard deviation against width, slopes of logarithms", columns, rows)]
 
@@ -143,12 +155,11 @@ class WidthCheck(RecordResult):
     def draw(self, ax: Axes | None = None) -> Figure:
         """Draw that figure, into axes if given."""
         figure, ax = figures.new(ax=ax)
-        names = dict.fromkeys(row["activation"] for row in self.record["rows"])
+        names = dict.fromkeys(row.activation for row in self.scaling.rows)
         for name, color in zip(names, figures.SERIES, strict=False):
-            rows = [row for row in self.record["rows"] if row["activation"] == name]
-            low, high = zip(*(row["interval"] for row in rows), strict=True)
-            steps, slopes = [row["step"] for row in rows], [row["slope"] for row in rows]
-            figures.line(ax, steps, slopes, (low, high), name, color)
+            rows = [row for row in self.scaling.rows if row.activation == name]
+            steps, slopes = [row.step for row in rows], [row.slope for row in rows]
+            figures.line(ax, steps, slopes, ([row.low for row in rows], [row.high for row in rows]), name, color)
         figures.count_axis(ax)
         figures.label(ax, "update", "slope of log std against log width")
         # Slopes lie anywhere: no place inside is free for certain.
@@ -157,7 +168,7 @@ class WidthCheck(RecordResult):
 
     def rows(self) -> list[dict[str, object]]:
         """Return a row for each activation and step."""
-        return [dict(row) for row in self.record["rows"]]
+        return [row.to_json() for row in self.scaling.rows]
 
 
 def _panel(plane: Plane, sentence: str) -> Panel:

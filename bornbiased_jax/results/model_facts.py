@@ -45,8 +45,8 @@ def facts_listing(
     # Digests stand below: two of them side by side are wider than a page.
     digests = []
     for word, model in (("base", base), ("suspect", suspect)):
-        made = model.sketches
-        digest = verdict.get(f"{word}_digest") if made is None else made.weights_digest
+        sketches = model.sketches
+        digest = verdict.get(f"{word}_digest") if sketches is None else sketches.weights_digest
         if digest is not None:
             digests.append(f"Digest of the {word}'s weights: {digest}.")
     if digests:
@@ -60,7 +60,7 @@ def facts_listing(
 
 def _facts(model: ComparedModel, config: Mapping[str, FieldValue] | None) -> dict[str, str | None]:
     """Write what identifies a model for a reader who was not there; None where a fact is not known."""
-    made = model.sketches
+    sketches = model.sketches
     paths = _weight_files(model)
     stats = [path.stat() for path in paths]
     days = sorted(datetime.fromtimestamp(stat.st_mtime, UTC).date().isoformat() for stat in stats)
@@ -68,13 +68,16 @@ def _facts(model: ComparedModel, config: Mapping[str, FieldValue] | None) -> dic
     names = [path.name for path in paths]
     files = names[0] if len(names) == 1 else f"{len(names)} files, {names[0]} to {names[-1]}" if names else None
     # Storage types, and how many tensors have each.
-    stored = [] if made is None else made.source.storage.items()
+    stored = [] if sketches is None else sketches.source.storage.items()
+    parameters = None
+    if sketches is not None:
+        parameters = f"{sum(math.prod(tensor.array_shape) for tensor in sketches.tensors):,}"
     architecture = None
     if config is not None:
         sizes = [(words, config.get(name)) for name, words in _FIELDS.items()]
         architecture = ", ".join(words.format(value) for words, value in sizes if isinstance(value, int) and value)
-    elif made is not None:
-        architecture = "; ".join(_sizes(part) for part in made.components.values())
+    elif sketches is not None:
+        architecture = "; ".join(_sizes(part) for part in sketches.components.values())
     return {
         "files of the weights": files,
         "bytes": f"{sum(stat.st_size for stat in stats):,}" if stats else None,
@@ -82,7 +85,7 @@ def _facts(model: ComparedModel, config: Mapping[str, FieldValue] | None) -> dic
         # What lies next to a stored fingerprint may be of another model.
         "model type": _model_type(paths) if model.stored is None else None,
         "architecture": architecture,
-        "parameters": None if made is None else f"{sum(math.prod(tensor.array_shape) for tensor in made.tensors):,}",
+        "parameters": parameters,
         "stored as": ", ".join(f"{kind} ({count:,} tensors)" for kind, count in stored) or None,
     }
 

@@ -40,6 +40,10 @@ class Prediction(Result):
     records: Sequence[Mapping[str, Any]]
     swept: str = ""
 
+    def index(self) -> tuple[str, ...]:
+        """Return the columns that say which row a row is, the field of a sweep among them."""
+        return (*self.axes, self.swept) if self.swept else self.axes
+
     def to_json(self) -> dict[str, object]:
         """Return what the command writes with --json: the prediction, with a sweep ``records``."""
         return ({"records": list(self.records)} if self.swept else dict(self.records[0])) | {"model": self.model}

@@ -52,6 +52,10 @@ class _Probe(Result):
     swept: str = ""
     precision: str = HIGHEST
 
+    def index(self) -> tuple[str, ...]:
+        """Return the columns that say which row a row is, the field of a sweep among them."""
+        return (*self.axes, self.swept) if self.swept else self.axes
+
     def to_json(self) -> dict[str, object]:
         """Return what the command writes with --json: the records, with the provenance of a call made now."""
         seeds = sorted({record["seed"] for record in self.records if record["seed"] is not None})
@@ -148,12 +152,12 @@ class Preference(_Probe):
             if self.model is None or self.model["init"] != "normal-0.02":
                 larger += " (--set init=normal-0.02)"
             # A checkpoint has the width and the weights that it has.
-            others = "" if best["seed"] is None else larger
+            further = "" if best["seed"] is None else larger
             return [
                 f"No token is preferred more than chance allows: the most frequent one has {best['top1_count']:,} of "
                 f"{best['num_inputs']:,} inputs, and among {best['vocab_size']:,} equally likely tokens the luckiest "
                 f"would do as well with probability {chance(best['log10_p'])}.",
-                f"That is no proof of indifference: more inputs{others} show smaller preferences.",
+                f"That is no proof of indifference: more inputs{further} show smaller preferences.",
                 *theory_summary(self.records),
             ]
         model = "The model" if best["seed"] is None else f"Seed {best['seed']}"

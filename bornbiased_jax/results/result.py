@@ -9,12 +9,13 @@ import math
 from collections.abc import Mapping, Sequence
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, overload
 
 import numpy as np
 from jinja2 import Environment
 
 from bornbiased_jax import io
+from bornbiased_jax.config import FieldValue
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.record import flat
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from bornbiased_jax.report.tables import Panel
+
+R = TypeVar("R", bound=Mapping[str, object])
 
 
 class Listing(NamedTuple):
@@ -61,26 +64,25 @@ def written(cell: object) -> str:
     return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
 
 
+@dataclasses.dataclass(frozen=True, repr=False)
 class Result:
-    """The result of a command. Subclasses are frozen dataclasses with a ``to_json``, a ``summary`` and ``tables``.
+    """The result of a command. Subclasses are frozen dataclasses with a ``summary`` and ``tables``.
 
     Attributes:
         question: the question that the command answers: the title of its page.
         axes: names of the columns of :meth:`rows` that say which row it is: the axes of :attr:`arrays`, in their order.
-        swept: the field that takes several values, a column too; "" without a sweep.
     """
 
     question: ClassVar[str] = ""
     axes: ClassVar[tuple[str, ...]] = ()
-    swept: str = ""
 
     def index(self) -> tuple[str, ...]:
         """Return the columns that say which row a row is: :attr:`axes`, and the field of a sweep."""
-        return self.axes + (self.swept,) * bool(self.swept)
+        return self.axes
 
     def to_json(self) -> dict[str, object]:
-        """Return the object that the command writes with --json."""
-        raise NotImplementedError
+        """Return the object that the command writes with --json: the fields by name, unless a subclass says more."""
+        return dataclasses.asdict(self)
 
     def summary(self) -> list[str]:
         """Return the sentences that the command ends with."""
@@ -147,8 +149,8 @@ class Result:
         return panel.figure
 
     def rows(self) -> list[dict[str, object]]:
-        """Return the rows of the data frame and of the CSV file."""
-        raise NotImplementedError
+        """Return the rows of the data frame and of the CSV file: one of all that is in the JSON but for mappings."""
+        return [{key: cell for key, cell in self.to_json().items() if not isinstance(cell, Mapping)}]
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
@@ -233,22 +235,20 @@ class Result:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class RecordResult(Result):
-    """A result that is one JSON object.
+class Report(Result, Generic[R]):
+    """A result that is one JSON object of a known form.
 
     Attributes:
-        record: what the command writes with --json.
+        report: the object, without the model.
+        model: the configuration, all fields; None of what is of no model.
     """
 
-    record: Mapping[str, Any]
+    report: R
+    model: Mapping[str, FieldValue] | None = None
 
     def to_json(self) -> dict[str, object]:
-        """Return what the command writes with --json."""
-        return dict(self.record)
-
-    def rows(self) -> list[dict[str, object]]:
-        """Return one row of the record's own entries."""
-        return [{key: cell for key, cell in self.record.items() if key != "model" and not isinstance(cell, Mapping)}]
+        """Return the object that the command writes with --json: the report, and the model."""
+        return {**self.report} if self.model is None else {**self.report, "model": self.model}
 
 
 def listing(title: str, columns: Mapping[str, str], rows: Sequence[Mapping[str, object]], note: str = "") -> Listing:

@@ -1,27 +1,38 @@
-"""Results of the commands about runs, checkpoints and this machine: each holds the object that ``--json`` writes."""
+"""Results of the commands about runs, checkpoints, experiments, stores and this machine."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
 
+from bornbiased_jax.chunk_store import TaskSettings
+from bornbiased_jax.config import FieldValue
+from bornbiased_jax.doctor import Installation
+from bornbiased_jax.evaluation.parity import LogitComparison
+from bornbiased_jax.evaluation.perplexity import CheckpointScores
 from bornbiased_jax.progress import duration
-from bornbiased_jax.results.result import Listing, RecordResult, listing
+from bornbiased_jax.results.result import Listing, Report, Result
 from bornbiased_jax.results.wording import among, count, explain, percent, rounded, size
+from bornbiased_jax.store import Status
+from bornbiased_jax.training.runs import RunDescription
+
+Difference = tuple[str, object, object]
+"""Of a record and the committed one: the place of a value, the committed and the new one."""
 
 
-class Runs(RecordResult):
+@dataclasses.dataclass(frozen=True, repr=False)
+class Runs(Result):
     """The runs in a folder."""
+
+    runs: Sequence[RunDescription]
 
     def summary(self) -> list[str]:
         """Say how many runs there are, and how many are finished."""
-        value = self.record
-        finished = sum(run["finished"] for run in value["runs"])
-        open_runs = len(value["runs"]) - finished
+        finished = sum(run["finished"] for run in self.runs)
+        open_runs = len(self.runs) - finished
         rest = "each resumes when its command is given again" if open_runs else "none is left to resume"
         return [
-            f"{count(len(value['runs']), 'run')}, {finished} finished and {open_runs} not: {rest}.",
+            f"{count(len(self.runs), 'run')}, {finished} finished and {open_runs} not: {rest}.",
             "A run opens as PATH@seed=N,step=N wherever a checkpoint is asked for; losses are nats a token of training "
             "text.",
         ]
@@ -39,60 +50,80 @@ class Runs(RecordResult):
                 f"{run['tokens']:,}",
                 ", ".join(map(str, run["checkpoints"])),
             ]
-            for run in self.record["runs"]
+            for run in self.runs
         ]
         columns = ["run", "model", "data", "seeds", "step", "last loss", "tokens", "checkpoints"]
         return [Listing("Runs", columns, rows)]
 
 
-class Curves(RecordResult):
+@dataclasses.dataclass(frozen=True, repr=False)
+class Curves(Result):
     """An image of a run's curves."""
+
+    run: str
+    image: str
 
     def summary(self) -> list[str]:
         """Say what the image shows."""
-        value = self.record
         return [
-            f"{value['image']} shows loss, learning rate, gradient norm and speed of {value['run']} by step.",
+            f"{self.image} shows loss, learning rate, gradient norm and speed of {self.run} by step.",
             "The loss is that of training text, each seed a curve; seeds that see the same data rise and fall "
             "together.",
         ]
 
 
-class Export(RecordResult):
-    """A checkpoint as a Hugging Face directory."""
+@dataclasses.dataclass(frozen=True, repr=False)
+class Export(Result):
+    """A checkpoint as a Hugging Face directory, with the tokenizer of that name."""
+
+    checkpoint: str
+    directory: str
+    family: str
+    digest: str
+    tokenizer: str | None
+    model: Mapping[str, FieldValue]
 
     def summary(self) -> list[str]:
         """Say what was written."""
-        value = self.record
-        if "base" in value:
-            return [
-                f"{value['directory']} holds the LoRA adapter of {value['base']} alone, in PEFT's layout.",
-                "PEFT opens it with the base; `bornbiased derive --change lora:DIR` merges it.",
-            ]
         return [
-            f"{value['directory']} is {value['checkpoint']} as a {value['family']} model that transformers opens, "
-            f"{'with its tokenizer' if value['tokenizer'] else 'without a tokenizer'}.",
-            f"Its weights are the same numbers: digest {value['digest'][:12]}…",
+            f"{self.directory} is {self.checkpoint} as a {self.family} model that transformers opens, "
+            f"{'with its tokenizer' if self.tokenizer else 'without a tokenizer'}.",
+            f"Its weights are the same numbers: digest {self.digest[:12]}…",
         ]
 
 
-class Evaluation(RecordResult):
+@dataclasses.dataclass(frozen=True, repr=False)
+class AdapterExport(Result):
+    """A LoRA adapter in PEFT's layout, without the model that it belongs to."""
+
+    checkpoint: str
+    directory: str
+    base: str
+
+    def summary(self) -> list[str]:
+        """Say what was written."""
+        return [
+            f"{self.directory} holds the LoRA adapter of {self.base} alone, in PEFT's layout.",
+            "PEFT opens it with the base; `bornbiased derive --change lora:DIR` merges it.",
+        ]
+
+
+class Evaluation(Report[CheckpointScores]):
     """Perplexity and bits per byte of a text."""
 
     def summary(self) -> list[str]:
         """Say what the perplexity means, over how much text, and whether that was training text."""
-        value = self.record
-        perplexity = value["perplexity"]
+        scores, perplexity = self.report, self.report["perplexity"]
         choices = "more than any float can count" if perplexity is None else rounded(perplexity)
         sentences = [
             f"Perplexity {choices}: at each token the model is as undecided as among {choices} equally likely ones, at "
-            f"a context of {value['context']:,} tokens.",
-            f"That is a mean over {value['num_tokens']:,} predicted tokens of "
-            f"{count(value['num_sequences'], 'sequence')}.",
+            f"a context of {scores['context']:,} tokens.",
+            f"That is a mean over {scores['num_tokens']:,} predicted tokens of "
+            f"{count(scores['num_sequences'], 'sequence')}.",
         ]
-        if value["training_text"] is None and value.get("step"):
+        if scores["training_text"] is None and scores.get("step"):
             sentences.append("Whether the run was trained on this text is not known.")
-        if value["training_text"] and value.get("step", 1):
+        if scores["training_text"] and scores.get("step", 1):
             sentences.append("The run was trained on this text: the number does not say how well it predicts new text.")
         return sentences
 
@@ -101,25 +132,35 @@ class Evaluation(RecordResult):
         units = {"loss": "nats per token", "bits_per_byte": "bits", "context": "tokens"}
         rows = [
             [f"{name} ({units[name]})" if name in units else name, value]
-            for name, value in self.record.items()
-            if value is not None and name != "model"
+            for name, value in self.report.items()
+            if value is not None
         ]
         return [Listing("Evaluation", ["quantity", "value"], rows, explain("perplexity", "bits per byte"))]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Generation(RecordResult):
+class Generation(Result):
     """A continued prompt.
 
     Attributes:
+        ids: of the prompt and what continues it.
+        text: of these ids; "" without a tokenizer.
+        model: the configuration, all fields.
         seed: of the draws; None where each token is the likeliest.
     """
 
-    seed: int | None = None
+    ids: Sequence[int]
+    text: str
+    model: Mapping[str, FieldValue]
+    seed: int | None
+
+    def to_json(self) -> dict[str, object]:
+        """Return what the command writes with --json."""
+        return {"ids": self.ids, "text": self.text, "model": self.model}
 
     def summary(self) -> list[str]:
         """Say how many tokens there are, and whether they are the likeliest or drawn."""
-        tokens = count(len(self.record["ids"]), "token")
+        tokens = count(len(self.ids), "token")
         if self.seed is not None:
             return [
                 f"{tokens} with the prompt, each drawn by its probability after those before it.",
@@ -131,63 +172,109 @@ class Generation(RecordResult):
         ]
 
 
-class Parity(RecordResult):
+class Parity(Report[LogitComparison]):
     """Logits compared with those of transformers."""
 
     def summary(self) -> list[str]:
         """Say how far the logits lie apart, as a fraction of their standard deviation."""
-        value = self.record
+        value = self.report
         if "reason" in value:
             return [f"Undefined: {value['reason']}."]
-        largest, std = value["max_abs_error"], value["logit_std"]
+        largest, std, agreement = value["max_abs_error"], value["logit_std"], value["top1_agreement"]
+        assert largest is not None and std is not None and agreement is not None
         return [
             f"Over {value['num_tokens']:,} positions the logits differ from those of transformers "
             f"{value['transformers']} by {largest:.2g} at most, {largest / std:.1g} of their standard deviation.",
-            f"{percent(value['top1_agreement'])} of the predicted tokens are the same; rounding in another order moves "
+            f"{percent(agreement)} of the predicted tokens are the same; rounding in another order moves "
             "logits by far less than their own size, a wrong architecture does not.",
         ]
 
     def tables(self) -> list[Listing]:
         """List each quantity."""
-        rows = [list(item) for item in self.record.items() if item[0] != "model"]
+        rows: list[list[object]] = [list(item) for item in self.report.items()]
         return [Listing("Parity with transformers", ["quantity", "value"], rows)]
 
 
-class Reproduction(RecordResult):
-    """Experiments, run or listed."""
+@dataclasses.dataclass(frozen=True)
+class ListedExperiment:
+    """An experiment in a list: its name, its place in the papers, what it shows, and its cost at a scale."""
+
+    name: str
+    paper: str
+    title: str
+    cost: str
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class ExperimentList(Result):
+    """Experiments with their cost at one scale."""
+
+    scale: str
+    experiments: Sequence[ListedExperiment]
 
     def summary(self) -> list[str]:
-        """Give the leading result, and say how many there are."""
-        value = self.record
-        if "experiments" in value:
-            return [
-                f"{count(len(value['experiments']), 'experiment')} at scale {value['scale']}, each with what it costs.",
-                "`bornbiased reproduce NAME` runs one; what was run before is kept.",
-            ]
-        num_done, num_failed = len(value["done"]), len(value["failed"])
-        num_results = num_done + len(value["kept"])
-        without = f"; {count(num_failed, 'other')} {'has' if num_failed == 1 else 'have'} none" if num_failed else ""
+        """Say how many experiments there are, and how to run one."""
         return [
-            *list(value.get("headlines", {}).values())[:1],
-            f"{count(num_results, 'experiment')} {'has' if num_results == 1 else 'have'} a result, {num_done} of them "
-            f"made now{without}.",
-            f"{value['page']} shows each next to what was printed and what theory says.",
+            f"{count(len(self.experiments), 'experiment')} at scale {self.scale}, each with what it costs.",
+            "`bornbiased reproduce NAME` runs one; what was run before is kept.",
         ]
 
     def tables(self) -> list[Listing]:
-        """List the experiments and their cost, where that was the question."""
-        if "experiments" not in self.record:
-            return []
-        columns = {name: name for name in ("name", "paper", "title")} | {"cost": f"cost ({self.record['scale']})"}
-        return [listing("Experiments", columns, self.record["experiments"])]
+        """List the experiments and their cost."""
+        rows = [[row.name, row.paper, row.title, row.cost] for row in self.experiments]
+        return [Listing("Experiments", ["name", "paper", "title", f"cost ({self.scale})"], rows)]
 
 
-class StoreStatus(RecordResult):
+@dataclasses.dataclass(frozen=True, repr=False)
+class Reproduction(Result):
+    """Experiments that were run.
+
+    Attributes:
+        scale: of all of them.
+        out: the folder of their records.
+        page: the path of their page.
+        completed, reused: names that ran now, and whose record was there already.
+        failed: name -> why it has no result.
+        headlines: name -> the sentence at the top of its part of the page.
+        moved: name -> what differs from its committed record, None without one; None unless compared.
+    """
+
+    scale: str
+    out: str
+    page: str
+    completed: Sequence[str]
+    reused: Sequence[str]
+    failed: Mapping[str, str]
+    headlines: Mapping[str, str]
+    moved: Mapping[str, Sequence[Difference] | None] | None
+
+    def to_json(self) -> dict[str, object]:
+        """Return what the command writes with --json."""
+        names = {"completed": "done", "reused": "kept"}
+        value = {names.get(name, name): cell for name, cell in super().to_json().items()}
+        if self.moved is None:
+            del value["moved"]
+        return value
+
+    def summary(self) -> list[str]:
+        """Give the leading result, and say how many there are."""
+        num_completed, num_failed = len(self.completed), len(self.failed)
+        num_results = num_completed + len(self.reused)
+        without = f"; {count(num_failed, 'other')} {'has' if num_failed == 1 else 'have'} none" if num_failed else ""
+        return [
+            *list(self.headlines.values())[:1],
+            f"{count(num_results, 'experiment')} {'has' if num_results == 1 else 'have'} a result, {num_completed} of "
+            f"them made now{without}.",
+            f"{self.page} shows each next to what was printed and what theory says.",
+        ]
+
+
+class StoreStatus(Report[Status]):
     """Progress of the chunks of a store."""
 
     def summary(self) -> list[str]:
         """Say how many chunks of a store are done, and how to compute the rest."""
-        value = self.record
+        value = self.report
         chunks, pages = count(value["asked"], "chunk"), count(len(value["pages"]), "page")
         remedy = "Nothing is left to compute."
         if value["failed"]:
@@ -201,7 +288,7 @@ class StoreStatus(RecordResult):
 
     def tables(self) -> list[Listing]:
         """List a row for each page of the store, and below it what failed."""
-        pages = self.record["pages"]
+        pages = self.report["pages"]
         rows = [
             [
                 page["page"].rpartition("/")[2],
@@ -219,12 +306,12 @@ class StoreStatus(RecordResult):
         return [Listing("Chunks done of those asked for", columns, rows, "\n".join(failures))]
 
 
-class Diagnosis(RecordResult):
+class Diagnosis(Report[Installation]):
     """Versions, devices and extras of an installation."""
 
     def summary(self) -> list[str]:
         """Say whether anything is wrong, and which extras lack something."""
-        value = self.record
+        value = self.report
         incomplete = [name for name, extra in value["extras"].items() if not extra["installed"]]
         problems = value["problems"]
         state = "Nothing is wrong here" if not problems else f"{count(len(problems), 'thing')} to fix, named above"
@@ -238,10 +325,10 @@ class Diagnosis(RecordResult):
 
     def tables(self) -> list[Listing]:
         """List versions, the machine, and what each extra lacks."""
-        value, cache = self.record, self.record["cache"]
+        value, cache = self.report, self.report["cache"]
         libraries = {name: version or "missing" for name, version in value["libraries"].items()}
         versions = {"bornbiased": value["version"], "Python": value["python"], **libraries}
-        machine = [
+        machine: list[list[object]] = [
             ["device", f"{row['kind']} ({row['platform']}, {size(row['memory_bytes'])})"] for row in value["devices"]
         ]
         machine += [["cores", value["cores"]], ["memory to be had", size(value["memory_bytes"])]]
@@ -261,7 +348,7 @@ def _time(seconds: float | None) -> str:
     return "–" if seconds is None else duration(seconds)
 
 
-def _sizes(settings: Mapping[str, Any]) -> str:
+def _sizes(settings: TaskSettings) -> str:
     """Describe the sizes among the settings of a page, for a reader."""
     model, inputs = settings.get("subject", {}).get("model", {}), settings.get("inputs", {})
     parts = [f"{model[name]} {name}" for name in ("num_layers", "d_model") if name in model]

@@ -6,12 +6,13 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bornbiased_jax import io
+from bornbiased_jax.config import FieldValue
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.tables import Panel
@@ -19,7 +20,28 @@ from bornbiased_jax.results.result import Listing, Result
 from bornbiased_jax.results.wording import count, rounded, span
 from bornbiased_jax.training import read_metrics
 from bornbiased_jax.training.metrics import MetricsLine
-from bornbiased_jax.training.runs import describe
+from bornbiased_jax.training.runs import RunDescription, describe
+
+
+class RunProgress(TypedDict):
+    """The state of a run, as far as it is shown; JSON-ready, lists in the order of the seeds."""
+
+    out: str
+    seeds: list[int]
+    steps: int
+    step: int
+    finished: bool
+    loss: list[float] | None
+    validation_loss: list[float] | None
+    tokens: int
+    peak_share: float | None
+
+
+class LoggedRun(RunDescription):
+    """A run that was read from its folder; of its speed nothing is known."""
+
+    out: str
+    peak_share: float | None
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -27,19 +49,20 @@ class Training(Result):
     """A run and the lines that it logged.
 
     Attributes:
-        run: what ``bornbiased pretrain --json`` writes; of a run that was read from its folder also what
-            ``bornbiased runs --json`` writes, and no speed.
+        run: what training returned, or a :class:`LoggedRun`.
         lines: those of ``metrics.jsonl``, one a logged step; losses in nats a token, in the order of the seeds.
+        model: the configuration, all fields; None of a run that was read from its folder, which names its model.
     """
 
     question = "How did the seeds of a run learn?"
     axes = ("step", "seed")
-    run: Mapping[str, Any]
+    run: RunProgress
     lines: Sequence[MetricsLine] = ()
+    model: Mapping[str, FieldValue] | None = None
 
     def to_json(self) -> dict[str, object]:
         """Return what the command writes with --json."""
-        return dict(self.run)
+        return {**self.run} if self.model is None else {**self.run, "model": self.model}
 
     def summary(self) -> list[str]:
         """Say how far the run came, what it reached and how fast."""
@@ -99,12 +122,13 @@ class Training(Result):
 
     def rows(self) -> list[dict[str, object]]:
         """Return a row for each logged step and seed."""
-        return [
-            {"step": line["step"], "seed": seed, "loss": line["loss"][index]}
-            | ({"validation_loss": line["validation_loss"][index]} if "validation_loss" in line else {})
-            for line in self.lines
-            for index, seed in enumerate(self.run["seeds"])
-        ]
+        rows: list[dict[str, object]] = []
+        for line in self.lines:
+            for index, seed in enumerate(self.run["seeds"]):
+                rows.append({"step": line["step"], "seed": seed, "loss": line["loss"][index]})
+                if "validation_loss" in line:
+                    rows[-1]["validation_loss"] = line["validation_loss"][index]
+        return rows
 
 
 def training(folder: str | Path) -> Training:
@@ -117,7 +141,8 @@ def training(folder: str | Path) -> Training:
         InputError: no run, one that is corrupted, or one that has logged nothing yet.
     """
     path = io.user_path(folder)
-    run, lines = describe(path), read_metrics(path)
+    description, lines = describe(path), read_metrics(path)
     if not lines:
         raise InputError(f"{path} has logged nothing yet: let it run first")
-    return Training({**run, "path": str(folder), "out": str(folder), "peak_share": None}, lines)
+    run: LoggedRun = {**description, "path": str(folder), "out": str(folder), "peak_share": None}
+    return Training(run, lines)

@@ -162,12 +162,13 @@ class Lineage(Result):
         """List verdicts of tests or parts; of equal models without p and z, as what would have been found."""
         if not self.verdict.is_identity:
             return listing(title, columns, rows, note)
-        kept = {key: name for key, name in columns.items() if key not in _CHANCE} | {"verdict": "found by this alone"}
+        columns = {key: name for key, name in columns.items() if key not in _CHANCE}
+        columns["verdict"] = "found by this alone"
         # The verdict of a single test is that of the pair, whatever the test found.
         if "tests" not in self.verdict.detail:
-            del kept["verdict"]
-        found = [{**row, "verdict": _FOUND[row["verdict"]]} for row in rows]
-        return listing(title, kept, found, _NO_CHANCE)
+            del columns["verdict"]
+        results = [{**row, "verdict": _FOUND[row["verdict"]]} for row in rows]
+        return listing(title, columns, results, _NO_CHANCE)
 
     def _component_table(self, rows: Sequence[Mapping[str, Any]]) -> Listing:
         """List each part of the models with a verdict of its own, sublayers by the strongest of their matrices."""
@@ -175,7 +176,7 @@ class Lineage(Result):
         value: Mapping[str, Any] = self.verdict.to_json()
         # Models with a vision tower have a language model next to it.
         components = dict.fromkeys(test["component"] for test in value["tests"])
-        whole = "the whole model" if len(components) == 1 else f"the {component_title(next(iter(components)))}"
+        all_parts = "the whole model" if len(components) == 1 else f"the {component_title(next(iter(components)))}"
         listed = []
         for row in rows:
             for sublayer, matrices in _SUBLAYERS.items():
@@ -183,7 +184,7 @@ class Lineage(Result):
                 if members and row is members[0]:
                     strongest = min(members, key=lambda member: (member["log10_p"] is None, member["log10_p"] or 0.0))
                     listed.append({**strongest, "component": f"{sublayer}, all matrices"})
-            name = whole if row["component"] == ALL else place(row["component"])
+            name = all_parts if row["component"] == ALL else place(row["component"])
             listed.append({**row, "component": name})
         listed = [_with_reason(row, "evidence") for row in listed]
         note = "Each part by itself, at the same level; corrected over all of them. “undefined” is no finding."

@@ -63,6 +63,17 @@ class ScalingRow:
         """True if nothing shows that the activation grows with width, or vanishes other than by design."""
         return self.low <= FLAT and self.high >= self.lowest - FLAT
 
+    def to_json(self) -> dict[str, object]:
+        """Return the row of the JSON object."""
+        return {
+            "activation": self.activation,
+            "step": self.step,
+            "slope": self.slope,
+            "interval": [self.low, self.high],
+            "std_by_width": list(self.std_by_width),
+            "flat": self.is_flat,
+        }
+
 
 @dataclasses.dataclass(frozen=True)
 class Scaling:
@@ -77,24 +88,13 @@ class Scaling:
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON object of ``bornbiased probe scaling``."""
-        rows = [
-            {
-                "activation": row.activation,
-                "step": row.step,
-                "slope": row.slope,
-                "interval": [row.low, row.high],
-                "std_by_width": list(row.std_by_width),
-                "flat": row.is_flat,
-            }
-            for row in self.rows
-        ]
         return {
             "widths": list(self.widths),
             "num_seeds": self.num_seeds,
             "optimizer": self.optimizer,
             "base_width": self.base_width,
             "mup_holds": all(row.is_flat for row in self.rows),
-            "rows": rows,
+            "rows": [row.to_json() for row in self.rows],
         }
 
 

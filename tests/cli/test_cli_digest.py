@@ -61,3 +61,8 @@ def test_an_accuser_who_permutes_their_own_model_is_stopped_by_the_commitment(tm
     verdict = json.loads((tmp_path / "verdict.json").read_text())
     assert verdict["verdict"] == "same-lineage" and not verdict["committed"] and WORD in verdict["notes"]
     assert "name the model whose digest was published" in refused([*call, "--base-digest", base.digest()])
+
+
+def test_a_fingerprint_that_is_stored_in_no_file_has_no_size(capsys):
+    assert run(["fingerprint", INITIAL, "--out", "/dev/null", "--quiet"]) == 0
+    assert f"/dev/null holds sketches, digests and statistics of 12 tensors of {INITIAL}" in capsys.readouterr().out

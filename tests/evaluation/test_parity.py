@@ -98,7 +98,7 @@ def test_parity_is_undefined_where_logits_say_nothing(monkeypatch, logit, words)
     assert comparison["top1_agreement"] is None
     # JSON has no NaN.
     assert json.dumps(comparison, allow_nan=False)
-    (line,) = Parity(comparison).summary()
+    (line,) = Parity(comparison, {}).summary()
     assert line.startswith("Undefined: ") and words in line
 
 

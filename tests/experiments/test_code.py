@@ -152,8 +152,6 @@ def test_no_module_is_imported_out_of_sight():
         "bornbiased_jax/hub.py",
         "bornbiased_jax/training/metrics.py",
         "bornbiased_jax/chunk_store.py",
-        # Results of commands, which no task of a store computes with.
-        "bornbiased_jax/results/__init__.py",
         "experiments/docs.py",
         "experiments/runner.py",
     }

@@ -132,7 +132,7 @@ def test_z_is_an_array_by_step_and_component():
 
 def test_integers_keep_all_their_digits_and_no_rows_are_no_arrays():
     large = 2**60 + 1
-    assert Evaluation({"num_bytes": large, "model": {}}).arrays["num_bytes"].tolist() == [large]
+    assert Evaluation({"num_bytes": large}, {}).arrays["num_bytes"].tolist() == [large]
     assert results.Training({"seeds": [1, 2], "out": "runs/a"}).arrays == {}
 
 
@@ -154,7 +154,7 @@ def test_a_result_without_figures_promises_none():
 
 
 def test_a_record_is_one_row():
-    arrays = Evaluation({"loss": 2.5, "num_tokens": 100, "checkpoint": "a", "model": {}}).arrays
+    arrays = Evaluation({"loss": 2.5, "num_tokens": 100, "checkpoint": "a"}, {}).arrays
     assert arrays["loss"].tolist() == [2.5] and "checkpoint" not in arrays
 
 

@@ -13,7 +13,6 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.verdict import undefined
 from bornbiased_jax.prediction import predict
 from bornbiased_jax.training import from_schedule, pretrain
-from tests.fixtures.programs import run_python
 
 CFG = preset("gpt2-tiny", num_layers=2, d_model=32, d_ff=64, num_heads=2, vocab_size=64, init="normal-0.02")
 SIZES = dict(seeds=[0, 1, 2], seq_len=8, num_inputs=60)
@@ -210,9 +209,3 @@ def test_a_verdict_on_no_statistic_cannot_be_drawn():
 def test_run_without_metrics_reported(tmp_path):
     with pytest.raises(InputError):
         results.training(tmp_path)
-
-
-def test_importing_results_waits_for_neither_optax_nor_matplotlib():
-    modules = ("matplotlib", "optax")
-    code = f"import sys, bornbiased_jax.results; print([name for name in {modules} if name in sys.modules])"
-    assert run_python(code).strip() == "[]"

@@ -1,5 +1,6 @@
 """Results in words: what is claimed follows from the numbers, and stops where they do."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,8 @@ import pytest
 from bornbiased_jax import results
 from bornbiased_jax.config import preset
 from bornbiased_jax.lineage.scan import Match, ScanResult
+from bornbiased_jax.lineage.verdict import Verdict
+from bornbiased_jax.lineage.whichseed import Candidate, Found
 from bornbiased_jax.probes import outliers
 from bornbiased_jax.results import lineage_reports, run_reports
 from bornbiased_jax.results.wording import TERMS, named, percent
@@ -39,10 +42,10 @@ def test_a_model_is_named_with_every_field_that_its_preset_has_not(changes):
 def test_a_part_is_never_written_as_the_whole():
     texts = [percent(value) for value in (0.9949, 0.996, 0.9996, 0.99996, 1.0)]
     assert texts == ["99%", "99.6%", "99.96%", "99.996%", "100%"]
-    value = {"num_tokens": 40_000, "max_abs_error": 1e-4, "logit_std": 1.0, "top1_agreement": 0.99975}
-    told = run_reports.Parity({**value, "transformers": "5"}).summary()
+    value = {"num_tokens": 40_000, "max_abs_error": 1e-4, "logit_std": 1.0, "transformers": "5"}
+    told = run_reports.Parity({**value, "top1_agreement": 0.99975}, {}).summary()
     assert told[1].startswith("99.98% of the predicted tokens are the same")
-    assert "100% of" in run_reports.Parity({**value, "transformers": "5", "top1_agreement": 1.0}).summary()[1]
+    assert "100% of" in run_reports.Parity({**value, "top1_agreement": 1.0}, {}).summary()[1]
 
 
 def initial(seed, count, log10_p, **changes):
@@ -143,14 +146,23 @@ def test_terms_are_explained_once_in_a_sweep_of_predictions():
         assert text.count(f"  {term}: ") == 1
 
 
-SEARCHED = {"num_seeds": 100, "reason": "r is 1.000", "confirmed": {"verdict": "unrelated", "reason": "it is not"}}
+SEARCHED = Found(
+    seed=7,
+    reason="r is 1.000",
+    best=Candidate(7, 1.0, 99.0, -300.0),
+    runner_up=None,
+    num_seeds=100,
+    num_entries=(256, 4096),
+    alpha=1e-4,
+    confirmed=Verdict("unrelated", "it is not", 0.5, -0.3, 0.1, "weights", None, 1e-4),
+)
 
 
 def test_unconfirmed_seed_sentence():
-    told = lineage_reports.WhichSeed({**SEARCHED, "seed": 7}).summary()
+    told = lineage_reports.WhichSeed("a", {}, SEARCHED).summary()
     assert told[0] == "Of 100 seeds searched, seed 7 is the one: r is 1.000."
     assert "does not confirm it" in told[1]
-    assert "cannot see" in lineage_reports.WhichSeed({**SEARCHED, "seed": None}).summary()[1]
+    assert "cannot see" in lineage_reports.WhichSeed("a", {}, dataclasses.replace(SEARCHED, seed=None)).summary()[1]
 
 
 def test_a_scan_that_decides_nothing_denies_nothing():
@@ -216,27 +228,27 @@ def test_intervention_sentence_has_sign(after, word):
 
 def evaluated(**changes):
     value = {"perplexity": 9.04, "context": 64, "num_tokens": 1_000, "num_sequences": 16, "training_text": None}
-    return {**value, **changes}
+    return run_reports.Evaluation({**value, **changes}, {})
 
 
 def test_perplexity_sentence_warns_of_training_text():
-    assert "new text" in run_reports.Evaluation(evaluated(training_text=True)).summary()[-1]
-    assert "new text" not in " ".join(run_reports.Evaluation(evaluated()).summary())
+    assert "new text" in evaluated(training_text=True).summary()[-1]
+    assert "new text" not in " ".join(evaluated().summary())
     # An initialization has been trained on nothing yet.
-    assert len(run_reports.Evaluation(evaluated(training_text=True, step=0)).summary()) == 2
-    assert "as among 9.04 equally likely" in run_reports.Evaluation(evaluated()).summary()[0]
-    assert "of 1 sequence." in run_reports.Evaluation(evaluated(num_sequences=1)).summary()[1]
+    assert len(evaluated(training_text=True, step=0).summary()) == 2
+    assert "as among 9.04 equally likely" in evaluated().summary()[0]
+    assert "of 1 sequence." in evaluated(num_sequences=1).summary()[1]
 
 
 def test_perplexity_beyond_floats_has_words():
-    told = run_reports.Evaluation(evaluated(perplexity=None, loss=900.0))
+    told = evaluated(perplexity=None, loss=900.0)
     assert "more than any float can count" in told.summary()[0]
     assert ["loss (nats per token)", 900.0] in told.tables()[0].rows
 
 
 def test_generation_sentence_says_whether_tokens_were_drawn():
-    assert "each the likeliest" in run_reports.Generation({"ids": [1, 2]}).summary()[0]
-    told = " ".join(run_reports.Generation({"ids": [1, 2]}, 7).summary())
+    assert "each the likeliest" in run_reports.Generation([1, 2], "", {}, None).summary()[0]
+    told = " ".join(run_reports.Generation([1, 2], "", {}, 7).summary())
     assert "2 tokens with the prompt, each drawn" in told and "seed (7)" in told and "likeliest" not in told
 
 
@@ -256,14 +268,14 @@ def test_doctor_sentence_names_missing_packages():
 
 @pytest.mark.parametrize(("preserved", "word"), [(True, "the same function"), (False, "another function")])
 def test_a_descendant_says_whether_its_function_moved(preserved, word):
-    value = {"out": "d", "checkpoint": "m", "changes": ["rotate:7", "noise:0.1"], "logit_difference": None}
-    told = lineage_reports.Descendant({**value, "function_preserved": preserved}).summary()
+    origin = "m", ["rotate:7", "noise:0.1"], "d", "llama", preserved, None, "0a", "0b", None, {}
+    told = lineage_reports.Descendant(*origin).summary()
     assert "rotate:7 and noise:0.1" in told[0] and word in told[1]
 
 
 def test_reproduce_sentence_leads_with_result():
-    value = {"scale": "laptop", "done": ["table1"], "kept": ["figure2"], "failed": {"figure1": "no"}, "page": "i.html"}
-    told = run_reports.Reproduction({**value, "headlines": {"table1": "Seeds differ."}}).summary()
+    outcome = ["table1"], ["figure2"], {"figure1": "no"}, {"table1": "Seeds differ."}, None
+    told = run_reports.Reproduction("laptop", "out", "i.html", *outcome).summary()
     assert told[0] == "Seeds differ."
     assert told[1] == "2 experiments have a result, 1 of them made now; 1 other has none."
 
@@ -309,8 +321,8 @@ def test_one_block_has_no_way_from_the_first_to_the_last(cosines, told):
 def test_names_of_runs_cannot_break_the_table_of_an_audit():
     runs = [{"name": "a|b\n<i>", "steps": [0], "shares_data_with": ["*c*", "_d_e_"]}, {"name": "", "steps": [0, 9]}]
     record = {"source": "runs", "clean": True, "findings": [], "checkpoints": [], "pairs": [], "basis": "digests"}
-    rows = lineage_reports.Audit({**record, "runs": runs}).report().splitlines()[-2:]
+    rows = lineage_reports.Audit({**record, "runs": runs}).markdown().splitlines()[-2:]
     assert rows == [r"| a\|b \<i> | 0 | \*c\*, \_d_e\_ |", "| (the folder) | 2 from 0 to 9 | not known |"]
     finding = {"kind": "gap", "text": "Run a\n## clean lacks one step.", "p_value": None}
-    report = lineage_reports.Audit({**record, "findings": [finding], "runs": runs}).report()
+    report = lineage_reports.Audit({**record, "findings": [finding], "runs": runs}).markdown()
     assert "- Run a ## clean lacks one step.\n" in report

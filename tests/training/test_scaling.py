@@ -126,12 +126,11 @@ def test_sentences_name_what_grows_and_from_which_step():
         ScalingRow("residual", 1, 0.9, 0.8, 1.0, (1.0, 2.0)),
         ScalingRow("residual", 2, 0.9, 0.8, 1.0, (1.0, 2.0)),
     )
-    text, rates = WidthCheck(Scaling((64, 128), 4, "adamw", rows).to_json()).summary()
+    cfg = preset("gpt2-tiny", attention_scale=None, tie_embeddings=True)
+    text, rates = WidthCheck(Scaling((64, 128), 4, "adamw", rows), cfg).summary()
     assert rates.startswith("Every width was trained at one learning rate")
     assert text.startswith("muP does not hold: from width 64 to 128 residual grows from step 1 (slope 0.90")
-    model = {"attention_scale": None, "tie_embeddings": True}
-    record = {**Scaling((64, 128), 4, "adamw", rows[:1], 64).to_json(), "model": model}
-    text, rates, lacks = WidthCheck(record).summary()
+    text, rates, lacks = WidthCheck(Scaling((64, 128), 4, "adamw", rows[:1], 64), cfg).summary()
     assert text.startswith("muP holds") and text.endswith("the widest 95% interval of a slope is -0.05 to 0.05.")
     assert "fell with the width, from width 64 on" in rates
     assert "attention_scale=1/head_dim" in lacks and "tie_embeddings=false" in lacks

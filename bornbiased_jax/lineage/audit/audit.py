@@ -10,7 +10,7 @@ from bornbiased_jax import progress
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.audit.breaks import find_breaks
 from bornbiased_jax.lineage.audit.duplicates import Copies, find_copies, find_near_copies
-from bornbiased_jax.lineage.audit.finding import AuditResult, AuditRow, Finding, is_clean
+from bornbiased_jax.lineage.audit.finding import AuditResult, AuditRow, Finding, RunRow, is_clean
 from bornbiased_jax.lineage.audit.folder import Item, find_items
 from bornbiased_jax.lineage.audit.gaps import find_gaps, find_single_checkpoints
 from bornbiased_jax.lineage.audit.labels import by_run, is_alias
@@ -183,7 +183,7 @@ def _checkpoint(summary: CheckpointSummary) -> AuditRow:
     }
 
 
-def _run_rows(names: Mapping[str, Mapping[int, str]], summaries: Mapping[str, CheckpointSummary]) -> list[AuditRow]:
+def _run_rows(names: Mapping[str, Mapping[int, str]], summaries: Mapping[str, CheckpointSummary]) -> list[RunRow]:
     """List runs with their steps, and which share their data as far as run records say."""
     data: dict[str, Mapping[str, object] | str] = {}
     for run, by_step in names.items():

@@ -25,22 +25,41 @@ FindingKind = Literal[
 INFORMATION: tuple[FindingKind, ...] = ("inconclusive", "shared-birth", "idle-step")
 """Kinds that a reader should know of, and that are no defect."""
 AuditRow = dict[str, object]
-"""JSON of a finding, a checkpoint, a tested pair, a run or an edge."""
+"""JSON of a checkpoint, a tested pair or an edge."""
+
+
+class FindingRow(TypedDict):
+    """JSON of a :class:`Finding`."""
+
+    kind: FindingKind
+    subjects: list[str]
+    text: str
+    p_value: float | None
+    nearest_scheme: NotRequired[dict[str, list[str]]]
+
+
+class RunRow(TypedDict):
+    """JSON of a run; of a listing it is not known who shares its data."""
+
+    name: str
+    steps: list[int]
+    data: Mapping[str, object] | str
+    shares_data_with: NotRequired[list[str] | str]
 
 
 class AuditResult(TypedDict):
     """JSON of an audit; without weights there is no level."""
 
     clean: bool
-    findings: list[AuditRow]
+    findings: list[FindingRow]
     checkpoints: list[AuditRow]
     pairs: list[AuditRow]
-    runs: list[AuditRow]
+    runs: list[RunRow]
     graph: dict[str, list[str] | list[AuditRow]]
     source: str
     basis: str
     alpha: NotRequired[float]
-    listing: NotRequired[list[AuditRow]]
+    listing: NotRequired[list[FindingRow]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,9 +80,14 @@ class Finding:
     p_value: float | None = None
     nearest_scheme: Mapping[str, tuple[str, ...]] | None = None
 
-    def to_dict(self) -> AuditRow:
+    def to_dict(self) -> FindingRow:
         """Return the finding as JSON has it."""
-        row: AuditRow = {"kind": self.kind, "subjects": list(self.subjects), "text": self.text, "p_value": self.p_value}
+        row: FindingRow = {
+            "kind": self.kind,
+            "subjects": list(self.subjects),
+            "text": self.text,
+            "p_value": self.p_value,
+        }
         if self.nearest_scheme is not None:
             row["nearest_scheme"] = {group: list(names) for group, names in self.nearest_scheme.items()}
         return row

@@ -92,7 +92,7 @@ def test_a_clean_run_is_clean_and_its_ties_are_those_of_its_native_twin(kind, tm
         assert pair["checkpoints"] == twin["checkpoints"] and pair["reason"] == twin["reason"]
         np.testing.assert_allclose(pair["z"], twin["z"], rtol=1e-6)
     # What is not looked at is said once.
-    assert Audit(refused).report().count("by the names of tensors") == 1 and "by the names" not in native["basis"]
+    assert Audit(refused).markdown().count("by the names of tensors") == 1 and "by the names" not in native["basis"]
 
 
 def defective(kind, defect):

@@ -263,7 +263,7 @@ def test_adapters_below_the_final_adapter_of_a_trainer_are_read(tmp_path):
 def test_one_checkpoint_is_written_in_the_singular(tmp_path):
     write(tmp_path, "checkpoint-100", initialization(1))
     report = audit_folder(tmp_path)
-    assert "\n1 checkpoint of 1 run; " in Audit(report).report()
+    assert "\n1 checkpoint of 1 run; " in Audit(report).markdown()
 
 
 def test_a_final_model_that_cannot_be_read_hides_no_checkpoint_below(tmp_path):
