@@ -97,7 +97,7 @@ def test_records_of_a_fingerprint_stand_for_tensors_that_are_not_read():
         readings = []
         for model in models:
             source = NativeRoles(model)
-            source.observe = lambda name, _: read.append(name)
+            source.observe = lambda role, _: read.append(role.name)
             records = {record.path: record for record in fingerprint(NativeRoles(model)).tensors}
             readings.append(read_model(source, model, ids_ST, records if with_records else {}))
         values.append(compare(*readings))
