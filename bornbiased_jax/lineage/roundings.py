@@ -291,11 +291,11 @@ def _by_squares_of(side: int) -> Grouping:
 
     def groups(first: np.ndarray, second: np.ndarray) -> Iterator[Groups]:
         num_rows, num_columns = first.shape
-        whole = num_columns - num_columns % side
+        end_of_squares = num_columns - num_columns % side
         # One square first, which tells most tensors apart; then squares side by side.
-        ends = [(0, min(side, num_columns)), (side, whole), (whole, num_columns)]
+        ends = [(0, min(side, num_columns)), (side, end_of_squares), (end_of_squares, num_columns)]
         for row in range(0, num_rows, side):
-            for start, end in ends if row == 0 else ((0, whole), (whole, num_columns)):
+            for start, end in ends if row == 0 else ((0, end_of_squares), (end_of_squares, num_columns)):
                 if start < end:
                     place = slice(row, row + side), slice(start, end)
                     yield squares(first, *place), squares(second, *place)
@@ -361,12 +361,12 @@ class Explanations:
             difference: the largest between their numbers.
             is_scale: whether they are scales of a norm, which a file may store less 1.
         """
-        asked = list(dict.fromkeys(name for names in self._left for name in names))
+        candidates = list(dict.fromkeys(name for names in self._left for name in names))
         fits: set[str] = set()
         # What 16 bits explain needs no search for scales, and a large tensor has one form: squares on a grid make rows
         # on one too.
         for bits in (16, 8):
-            for name in asked if not fits else ():
+            for name in candidates if not fits else ():
                 if ROUNDINGS[name].bits == bits and ROUNDINGS[name].makes_equal(base, suspect, difference):
                     fits.add(name)
                     if bits == 8 and base.size >= _LARGE:
@@ -380,5 +380,5 @@ class Explanations:
         """The first explanation that is left, after "equal after rounding to"; None without any."""
         if not self._left:
             return None
-        first, *others = self._left[0]
-        return f"{first}, of some tensors to {others[0]}" if others else first
+        first, *further = self._left[0]
+        return f"{first}, of some tensors to {further[0]}" if further else first

@@ -157,9 +157,9 @@ def _basis(summaries: Iterable[CheckpointSummary]) -> str:
     count = sum(summary.opened is not None and summary.config is None for summary in summaries)
     if not count:
         return basis
-    whose = "1 checkpoint" if count == 1 else f"{count} checkpoints"
+    owners = "1 checkpoint" if count == 1 else f"{count} checkpoints"
     return (
-        f"{basis}, those of {whose} by the names of tensors, as this package does not run their configuration: norms "
+        f"{basis}, those of {owners} by the names of tensors, as this package does not run their configuration: norms "
         "and biases of such a step 0 are held against nothing, and no scheme is named"
     )
 
