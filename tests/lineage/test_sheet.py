@@ -24,7 +24,6 @@ from bornbiased_jax.lineage.sheet import (
     QUANTILES,
     STATISTICS,
     SYNTHETIC,
-    Sheet,
     SheetRow,
     calibrated_config,
     evidence_sheet,
@@ -40,7 +39,6 @@ from bornbiased_jax.lineage.sheet_statistics import (
     NORM_SCALES,
     _embedding_statistics,
     compare,
-    compare_fields,
     measure,
     synthetic_releases,
     token_statistics,
@@ -300,7 +298,7 @@ def test_every_statistic_without_a_value_says_why():
     assert rows["embedding_cosine"].value is not None and rows["embedding_cosine"].place is None
 
 
-def test_fields_of_both_configurations_are_counted_and_named_whatever_the_models(tmp_path):
+def test_fields_of_both_configurations_are_counted_whatever_the_models(tmp_path):
     folders = [tmp_path / name for name in ("base", "suspect")]
     for seed, folder in enumerate(folders, 1):
         export_hugging_face(CFG, init_seed(CFG, seed), folder)
@@ -310,17 +308,13 @@ def test_fields_of_both_configurations_are_counted_and_named_whatever_the_models
     runnable = [open_checkpoint(str(folders[0]))] * 2
     by_names = evidence_sheet(*named, None)
     row = next(row for row in by_names.rows if row.key == "equal_settings")
-    equal, different, of_base, of_suspect = by_names.fields
-    assert different == ("rope_theta",) and of_base == () and of_suspect == ("text_config.use_cache",)
-    assert "hidden_size" in equal and row.value == len(equal) / (len(equal) + 1)
-    assert value_text(row).endswith(f"({len(equal)} of {len(equal) + 1} fields in both config.json)")
-    (fields,) = [table for table in sheet_listings(by_names) if table.title == "Fields of both config.json"]
-    assert [cells[1] for cells in fields.rows] == [len(equal), 1, 0, 1]
-    assert fields.rows[1][2] == "rope_theta" and fields.rows[2][2] is None
+    # All but the base of rotations are equal, and one of the suspect alone does not count.
+    count = len(config_fields([folders[0] / "model.safetensors"]))
+    assert count > 10 and row.value == (count - 1) / count
+    assert value_text(row).endswith(f"({count - 1} of {count} fields in both config.json)")
     run_both = evidence_sheet(*map(NativeRoles, runnable), tuple(runnable))
     row = next(row for row in run_both.rows if row.key == "equal_settings")
     assert row.value == 1.0 and row.sample.endswith("settings of this package")
-    assert run_both.fields.different == () and run_both.fields.equal == tuple(sorted((*equal, "rope_theta")))
 
 
 def test_standard_deviations_of_both_models_stand_block_by_block():
@@ -346,14 +340,6 @@ def test_standard_deviations_of_both_models_stand_block_by_block():
     ]
     row = next(row for row in sheet.rows if row.key == "std_profile")
     assert row.value == pytest.approx(np.corrcoef(np.transpose(pairs))[0, 1], abs=1e-9)
-
-
-def test_a_long_list_of_fields_is_cut():
-    names = [f"field_{number}" for number in range(150)]
-    sheet = Sheet((), "", compare_fields(dict.fromkeys(names), {"x" * 500: 1}))
-    *_, fields, _ = sheet_listings(sheet)
-    assert fields.rows[2][1] == 150 and fields.rows[2][2].endswith(" and 50 more")
-    assert len(fields.rows[3][2]) == 80
 
 
 def test_a_configuration_that_is_no_object_has_no_fields(tmp_path):
