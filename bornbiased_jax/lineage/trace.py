@@ -252,8 +252,4 @@ def _references(base: OutputFingerprint, probe: ProbeInputs, count: int) -> Iter
     inputs = probe.draw(cfg)
     moments = base.inputs.get("mean", 0.0), base.inputs.get("std", 1.0)
     seeds = range(_FIRST_REFERENCE, _FIRST_REFERENCE + count)
-    return (
-        outputs_ND
-        for chunk_SND in untrained_outputs.final_outputs(cfg, seeds, inputs, moments)
-        for outputs_ND in chunk_SND
-    )
+    return untrained_outputs.final_outputs(cfg, seeds, inputs, moments)
