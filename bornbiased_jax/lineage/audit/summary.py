@@ -239,7 +239,7 @@ def release(source: RoleSource) -> None:
 
 
 def frozen_digests(run: Path) -> frozenset[str]:
-    """Hash the tensors of the model that a run trained an adapter beside, those of each block apart.
+    """Hash the tensors of the model that a run trained an adapter beside, those of each block and each expert apart.
 
     Raises:
         InputError: that model is missing or corrupted.
@@ -248,7 +248,9 @@ def frozen_digests(run: Path) -> frozenset[str]:
     digests: set[str] = set()
     for path in frozen.shapes:
         tensor = frozen.load(path)
-        digests |= {tensor_digest(part) for part in (tensor if path.startswith("blocks/") else [tensor])}
+        blocks = tensor if path.startswith("blocks/") else [tensor]
+        # A parameter that a block has of each expert has three axes there.
+        digests |= {tensor_digest(part) for block in blocks for part in (block if block.ndim > 2 else [block])}
     return frozenset(digests)
 
 
