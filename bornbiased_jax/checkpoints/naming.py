@@ -232,17 +232,6 @@ class NamedRoles(RoleSource):
 
     # Reading.
 
-    def read(self, role: Role) -> np.ndarray:
-        """Read one tensor as float32, its axes as the role says.
-
-        Raises:
-            InputError: it holds NaN or infinite values, or its file is corrupted.
-        """
-        array = super().read(role)
-        if self.observe is not None:
-            self.observe(role.path, array)
-        return array
-
     def release(self) -> None:
         """Let go of the tensor that was read last, which is held for its other parts."""
         self._last = None

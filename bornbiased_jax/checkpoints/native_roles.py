@@ -83,8 +83,6 @@ class NativeRoles(RoleSource):
         if expert is not None:
             self._experts = None
         tensor = read_parameter(self._model.pieces(path), self._table[path].block_shape, layer)
-        if self.observe is not None:
-            self.observe(name, tensor)
         if expert is None:
             return tensor
         self._experts = name, tensor

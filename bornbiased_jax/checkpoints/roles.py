@@ -145,13 +145,12 @@ class RoleSource:
         notes: what is not plain in the files, one clause each, without the name of the files: tensors left out,
             prefixes taken away, a stale index, a merged adapter, a tied or a missing table. Printed when the files
             are opened.
-        observe: called with the name and the numbers of each tensor that is read for a role (where this package runs
-            the model, experts come as one tensor); None where nobody asks.
+        observe: called with each role that is read and its numbers; None where nobody asks.
     """
 
     naming = ""
     config: ModelConfig | None = None
-    observe: Callable[[str, np.ndarray], None] | None = None
+    observe: Callable[[Role, np.ndarray], None] | None = None
 
     def __init__(
         self,
@@ -193,7 +192,10 @@ class RoleSource:
         Raises:
             InputError: it holds NaN or infinite values, or its file is corrupted.
         """
-        return self._parts[role].read()
+        array = self._parts[role].read()
+        if self.observe is not None:
+            self.observe(role, array)
+        return array
 
     def stored_in(self, role: Role) -> tuple[str, ...]:  # noqa: ARG002 (sources of files have some)
         """Return the names of the stored tensors that a role's array is a product or a part of; none of a whole one."""

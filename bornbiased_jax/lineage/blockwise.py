@@ -69,8 +69,8 @@ def probe_outputs(
     logits_STV: jax.Array | None
     middle_STD: jax.Array | np.ndarray
     if checkpoint.kind == "run":
-        whole = models.apply(cfg, load_params(checkpoint), jnp.asarray(ids_ST), capture=("residual",))
-        logits_STV, middle_STD = whole.logits_BTV, whole.layers["residual"][middle_block(cfg) - 1]
+        output = models.apply(cfg, load_params(checkpoint), jnp.asarray(ids_ST), capture=("residual",))
+        logits_STV, middle_STD = output.logits_BTV, output.layers["residual"][middle_block(cfg) - 1]
     else:
         logits_STV, middle_STD = _streamed(cfg, checkpoint.read, ids_ST, advance)
     logits_PV = np.asarray(logits_STV).reshape(-1, cfg.vocab_size)

@@ -41,7 +41,7 @@ class ComparedModel:
     file: str | None = None
     roles_file: Path | None = None
     ignore_fields: Sequence[str] = ()
-    _made: Fingerprint | None = dataclasses.field(default=None, init=False, repr=False)
+    _first_fingerprint: Fingerprint | None = dataclasses.field(default=None, init=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -72,7 +72,7 @@ class ComparedModel:
     @property
     def sketches(self) -> Fingerprint | None:
         """A fingerprint of its weights: the stored one, or the first that :meth:`fingerprint` made; None before."""
-        return self.stored if isinstance(self.stored, Fingerprint) else self._made
+        return self.stored if isinstance(self.stored, Fingerprint) else self._first_fingerprint
 
     def fingerprint(self, settings: Settings) -> Fingerprint:
         """Return the stored fingerprint of its weights, or make one; digests that are there are not computed again.
@@ -83,15 +83,15 @@ class ComparedModel:
         if isinstance(self.stored, Fingerprint):
             return self.stored
         with tensors_bar(self.roles, "fingerprint") as advance:
-            made = fingerprint(self.roles, settings, advance=advance, digests=self.__dict__.get("_digests"))
-        self._made = self._made or made
-        return made
+            latest = fingerprint(self.roles, settings, advance=advance, digests=self.__dict__.get("_digests"))
+        self._first_fingerprint = self._first_fingerprint or latest
+        return latest
 
     @cached_property
     def digest(self) -> str:
         """The digest of its weights, as ``bornbiased digest`` prints it."""
-        known = self.stored or self._made
-        return combine(dict(self._digests.parameters)) if known is None else known.weights_digest
+        earlier = self.stored or self._first_fingerprint
+        return combine(dict(self._digests.parameters)) if earlier is None else earlier.weights_digest
 
     @cached_property
     def _digests(self) -> WeightsDigests:

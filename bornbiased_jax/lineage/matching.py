@@ -65,7 +65,7 @@ class Matching:
         return next((UNRELATED_AGREEMENT[size] for size in sorted(UNRELATED_AGREEMENT)[::-1] if size <= neurons), None)
 
     @property
-    def seen(self) -> str:
+    def largest_unrelated_text(self) -> str:
         """The largest agreement of unrelated models, as a sentence."""
         if self.largest_unrelated is None:
             return "unrelated models with so few neurons were not measured"

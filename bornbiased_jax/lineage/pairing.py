@@ -297,14 +297,16 @@ def nearest_blocks(base: Component, suspect: Component, pairs: Sequence[BlockPai
     """
     blocks = by_block(base), by_block(suspect)
     paired = {pair.base for pair in pairs}, {pair.suspect for pair in pairs}
-    if not all(blocks) or not any(own.keys() - numbers for own, numbers in zip(blocks, paired, strict=True)):
+    if not all(blocks) or not any(
+        by_number.keys() - numbers for by_number, numbers in zip(blocks, paired, strict=True)
+    ):
         return []
-    distance_LL = _distances(*(list(own.values()) for own in blocks), tokens_only=False)
+    distance_LL = _distances(*(list(by_number.values()) for by_number in blocks), tokens_only=False)
     sides = ("base", *blocks, paired[0], distance_LL), ("suspect", *blocks[::-1], paired[1], distance_LL.T)
     return [
-        (side, number, list(others)[row.argmin()])
-        for side, own, others, numbers, distances in sides
-        for number, row in zip(own, distances, strict=True)
+        (side, number, list(partners)[row.argmin()])
+        for side, by_number, partners, numbers, distances in sides
+        for number, row in zip(by_number, distances, strict=True)
         if number not in numbers
     ]
 
@@ -318,10 +320,10 @@ def nearest_mlps(mlps: Sequence[Neurons], most: int) -> list[tuple[Neurons, Neur
     """
     if len(mlps) < 2:
         return []
-    chosen = range(0, len(mlps), math.ceil(len(mlps) / most))
-    distance_CM = _distances([[mlps[place]] for place in chosen], [[mlp] for mlp in mlps], tokens_only=False)
-    distance_CM[np.arange(len(chosen)), chosen] = np.inf
-    return [(mlps[place], mlps[near]) for place, near in zip(chosen, distance_CM.argmin(axis=1), strict=True)]
+    places = range(0, len(mlps), math.ceil(len(mlps) / most))
+    distance_CM = _distances([[mlps[place]] for place in places], [[mlp] for mlp in mlps], tokens_only=False)
+    distance_CM[np.arange(len(places)), places] = np.inf
+    return [(mlps[place], mlps[near]) for place, near in zip(places, distance_CM.argmin(axis=1), strict=True)]
 
 
 def by_block(component: Component) -> dict[int, list[Neurons]]:

@@ -29,6 +29,8 @@ from bornbiased_jax.stats.kendall import tau_b
 
 # Below this the normal approximations inside the published tests mean nothing.
 MIN_INPUTS = 10
+NULL_DRAWS = 10
+"""Pairs of Gaussian matrices that Algorithm 1 averages its p over."""
 CoordinateRule = Callable[[np.ndarray, int], np.ndarray]
 
 
@@ -138,21 +140,15 @@ def null_taus(num_inputs: int, width: int, num_dims: int, draw: int) -> np.ndarr
 
 
 def paper_test(
-    base_ND: np.ndarray,
-    suspect_ND: np.ndarray,
-    *,
-    alpha: float = 0.01,
-    num_dims: int | None = None,
-    num_null_draws: int = 10,
+    base_ND: np.ndarray, suspect_ND: np.ndarray, *, alpha: float = 0.01, num_dims: int | None = None
 ) -> Verdict:
-    """Run Algorithm 1, with p the mean over ``num_null_draws`` Gaussian nulls.
+    """Run Algorithm 1, with p the mean over :data:`NULL_DRAWS` Gaussian nulls.
 
     Args:
         base_ND: [N, D] outputs of the final norm at the last position.
         suspect_ND: [N, D], for the same inputs in the same order.
         alpha: level of the decision.
         num_dims: m, the coordinates taken from each model; :func:`default_num_dims` by default.
-        num_null_draws: pairs of Gaussian matrices.
 
     Returns:
         A verdict by the t test (one-sided, equal variances), with the p of Mann and Whitney's U test (one-sided,
@@ -162,15 +158,13 @@ def paper_test(
     Raises:
         InputError: unequal numbers of inputs, numbers that are not finite, or a bad option.
     """
-    if num_null_draws < 1:
-        raise InputError(f"num_null_draws={num_null_draws} is not at least 1")
     width = np.atleast_1d(base_ND).shape[-1]
     num_dims = default_num_dims(width) if num_dims is None else num_dims
 
     def measure(base_NM: np.ndarray, suspect_NM: np.ndarray) -> TestStatistic | str:
         # Steps 2 and 3: taus of the pair and of Gaussian nulls.
         taus = tau_b(base_NM, suspect_NM)
-        nulls = [null_taus(len(base_NM), width, num_dims, draw) for draw in range(num_null_draws)]
+        nulls = [null_taus(len(base_NM), width, num_dims, draw) for draw in range(NULL_DRAWS)]
         if min(len(null) for null in nulls) < 3:
             return f"the Gaussian null shares fewer than 3 coordinates at m = {num_dims}: choose a larger m"
         # Mean p over the nulls, in log space.
@@ -183,7 +177,7 @@ def paper_test(
             "p_u": math.exp(log_u),
             "log10_p_u": log_u / tails.LN10,
             "null_std_tau": float(np.mean([null.std(ddof=1) for null in nulls])),
-            "num_null_draws": num_null_draws,
+            "num_null_draws": NULL_DRAWS,
         }
         return TestStatistic(log_t, tails.normal_isf(log_t), taus, detail)
 

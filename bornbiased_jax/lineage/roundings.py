@@ -2,8 +2,7 @@
 
 With scales, one of two tensors is what 8 bits gave of the other: its numbers lie on a grid (whole numbers, or floats of
 8 bits, times a scale for each group), and the other's, rounded to that grid, are the same. The scale of a group follows
-from its largest number, which formats map to the largest code; with a zero point, from its least and its largest
-(:mod:`.rounding_steps`).
+from its largest number, which formats map to the largest code.
 """
 
 from __future__ import annotations
@@ -15,31 +14,55 @@ from concurrent.futures import ThreadPoolExecutor
 import ml_dtypes
 import numpy as np
 
-from bornbiased_jax.lineage.rounding_steps import (
-    MOST_FLOAT8,
-    SCALE_TOLERANCE,
-    TINY,
-    Cast,
-    bfloat16,
-    cast_to,
-    float8,
-    float16,
-    int8,
-    lies_on_steps,
-)
-
 _PIECE, _FIRST = 1 << 22, 1 << 12
 # How far a number may lie from its code, and from halfway between two: what float32 leaves of a product and a quotient.
 _TOLERANCE = 1e-5
 # What float32 leaves of numbers next to 1, of both tensors.
 _LAST_BITS = 2.0**-22
+# How far a scale in 16 bits may lie from the one that it was rounded from.
+_SCALE_TOLERANCE = 2.0**-8
+# The least scale, of groups of zeros.
+_TINY = np.float32(1e-30)
+# The largest code of e4m3.
+_MOST_FLOAT8 = 448.0
 # Numbers of a tensor that fits one form alone.
 _LARGE = 1 << 20
 
+Cast = Callable[[np.ndarray], np.ndarray]
 Groups = tuple[np.ndarray, np.ndarray]
 """Two tensors cut alike into groups that share a scale, [G, N] both."""
 Grouping = Callable[[np.ndarray, np.ndarray], Iterator[Iterator[Groups]]]
 """Yields each way of cutting two tensors of two axes: all groups of one way must be equal, of any way."""
+
+
+def _cast_to(dtype: type) -> Cast:
+    """Return what rounds to a type and gives float32 back."""
+    return lambda numbers: numbers.astype(dtype).astype(np.float32)
+
+
+_bfloat16, _float16 = _cast_to(ml_dtypes.bfloat16), _cast_to(np.float16)
+
+
+def _int8(numbers: np.ndarray) -> np.ndarray:
+    """Round to whole numbers from −128 to 127."""
+    integers: np.ndarray = np.clip(np.rint(numbers), -128, 127)
+    return integers
+
+
+def _float8(numbers: np.ndarray) -> np.ndarray:
+    """Round to e4m3, four significant bits down to steps of 2⁻⁹; what is above the largest code is cut off there.
+
+    In float32 alone, which threads share better than casts: halfway between two codes it may be either.
+    """
+    cut = np.clip(numbers, -_MOST_FLOAT8, _MOST_FLOAT8)
+    # Veltkamp's splitting of 24 bits into 20 and 4: shifted − (shifted − cut).
+    shifted = cut * np.float32(2**20 + 1)
+    rounded: np.ndarray = shifted - cut
+    np.subtract(shifted, rounded, out=rounded)
+    # Few numbers are so small that steps no longer shrink with them.
+    small = np.nonzero(np.abs(cut, out=shifted) < 2.0**-6)
+    rounded[small] = np.rint(cut[small] * 512) / 512
+    return rounded
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +77,6 @@ class Rounding:
         largest: codes that the largest number of a group may have.
         widest: half the largest step, as a fraction of the largest number of a tensor, with room for a rounding to 16
             bits before.
-        has_zero: whether a group has a zero point too: its grid is 255 steps from its least to its largest number.
     """
 
     name: str
@@ -63,7 +85,6 @@ class Rounding:
     grouping: Grouping | None = None
     largest: tuple[float, ...] = ()
     widest: float = 0.0
-    has_zero: bool = False
 
     def makes_equal(self, base: np.ndarray, suspect: np.ndarray, difference: float) -> bool:
         """Return whether two tensors of one shape are equal after this rounding.
@@ -124,10 +145,6 @@ class Rounding:
         """Check that one tensor lies on a grid of its own, group by group, and the other rounds to it."""
         num_groups, size = grid_GN.shape
         for groups in _parts(num_groups, size):
-            if self.has_zero:
-                if not lies_on_steps(grid_GN[groups], other_GN[groups]):
-                    return False
-                continue
             largest = _largest_of_groups(grid_GN[groups]), _largest_of_groups(other_GN[groups])
             is_equal_g = np.zeros(len(largest[0]), bool)
             for code in self.largest:
@@ -159,10 +176,10 @@ class Rounding:
             code: of the largest number on the grid.
         """
         # A file may keep its scales in fewer bits than those that its numbers were rounded by, which the other gives.
-        scale_G1 = np.maximum(largest_G1 / code, TINY)
+        scale_G1 = np.maximum(largest_G1 / code, _TINY)
         code_G1 = largest_G1 / scale_G1
         own_G1 = other_largest_G1 / code_G1
-        own_G1 = np.where(np.abs(own_G1 / scale_G1 - 1) <= SCALE_TOLERANCE, own_G1, scale_G1)
+        own_G1 = np.where(np.abs(own_G1 / scale_G1 - 1) <= _SCALE_TOLERANCE, own_G1, scale_G1)
         is_equal_G = np.ones(len(grid_GN), bool)
         for columns in _parts(grid_GN.shape[1]):
             numbers_Gn = grid_GN[:, columns] / scale_G1
@@ -226,7 +243,7 @@ def _sources(
     yield other_GN / own_G1
     # Files in 8 bits are often made of ones in 16, whose numbers were rounded once before, and some libraries divide in
     # 16 bits too.
-    for cast in (bfloat16, float16):
+    for cast in (_bfloat16, _float16):
         rounded_GN = cast(other_GN)
         yield rounded_GN / scale_G1
         yield rounded_GN / (cast(own_G1 * code_G1) / code_G1)
@@ -274,11 +291,11 @@ def _by_squares_of(side: int) -> Grouping:
 
     def groups(first: np.ndarray, second: np.ndarray) -> Iterator[Groups]:
         num_rows, num_columns = first.shape
-        whole = num_columns - num_columns % side
+        end_of_squares = num_columns - num_columns % side
         # One square first, which tells most tensors apart; then squares side by side.
-        ends = [(0, min(side, num_columns)), (side, whole), (whole, num_columns)]
+        ends = [(0, min(side, num_columns)), (side, end_of_squares), (end_of_squares, num_columns)]
         for row in range(0, num_rows, side):
-            for start, end in ends if row == 0 else ((0, whole), (whole, num_columns)):
+            for start, end in ends if row == 0 else ((0, end_of_squares), (end_of_squares, num_columns)):
                 if start < end:
                     place = slice(row, row + side), slice(start, end)
                     yield squares(first, *place), squares(second, *place)
@@ -298,34 +315,25 @@ _LARGEST_INT8 = (127.0, 128.0, 126.0)
 _LARGE_INT8 = (127.0, 128.0, *(float(code) for code in range(126, 63, -1)))
 _LARGE_FLOAT8 = tuple(float(code) for code in (*range(448, 255, -32), *range(240, 127, -16)))
 
-_WITH_ZERO = "8 bits with a scale and a zero point for each"
 _E4M3 = "8 bits (e4m3) with a scale for each"
 ROUNDINGS: dict[str, Rounding] = {
     rounding.name: rounding
     for rounding in (
-        Rounding("bfloat16", bfloat16, 16),
-        Rounding("float16", float16, 16),
-        Rounding("8 bits (e4m3)", cast_to(ml_dtypes.float8_e4m3fn), 8),
-        Rounding("8 bits (e5m2)", cast_to(ml_dtypes.float8_e5m2), 8),
-        Rounding("8 bits with a scale for each tensor", int8, 8, _by_tensor, _LARGE_INT8, 1 / 100),
-        Rounding("8 bits with a scale for each channel", int8, 8, _by_channel, _LARGEST_INT8, 1 / 128),
-        Rounding("8 bits with a scale for each block of 32", int8, 8, _by_rows_of(32), _LARGEST_INT8, 1 / 128),
+        Rounding("bfloat16", _bfloat16, 16),
+        Rounding("float16", _float16, 16),
+        Rounding("8 bits (e4m3)", _cast_to(ml_dtypes.float8_e4m3fn), 8),
+        Rounding("8 bits (e5m2)", _cast_to(ml_dtypes.float8_e5m2), 8),
+        Rounding("8 bits with a scale for each tensor", _int8, 8, _by_tensor, _LARGE_INT8, 1 / 100),
+        Rounding("8 bits with a scale for each channel", _int8, 8, _by_channel, _LARGEST_INT8, 1 / 128),
+        Rounding("8 bits with a scale for each block of 32", _int8, 8, _by_rows_of(32), _LARGEST_INT8, 1 / 128),
+        Rounding(f"{_E4M3} tensor", _float8, 8, _by_tensor, _LARGE_FLOAT8, 1 / 14),
+        Rounding(f"{_E4M3} channel", _float8, 8, _by_channel, (_MOST_FLOAT8,), 1 / 25),
         *(
-            Rounding(f"{_WITH_ZERO} {group}", int8, 8, grouping, widest=1 / 64, has_zero=True)
-            for group, grouping in (
-                ("tensor", _by_tensor),
-                ("channel", _by_channel),
-                *((f"block of {size}", _by_rows_of(size)) for size in (128, 64, 32)),
-            )
-        ),
-        Rounding(f"{_E4M3} tensor", float8, 8, _by_tensor, _LARGE_FLOAT8, 1 / 14),
-        Rounding(f"{_E4M3} channel", float8, 8, _by_channel, (MOST_FLOAT8,), 1 / 25),
-        *(
-            Rounding(f"{_E4M3} block of {side} × {side}", float8, 8, _by_squares_of(side), (MOST_FLOAT8,), 1 / 25)
+            Rounding(f"{_E4M3} block of {side} × {side}", _float8, 8, _by_squares_of(side), (_MOST_FLOAT8,), 1 / 25)
             for side in (128, 64, 32)
         ),
         *(
-            Rounding(f"{_E4M3} block of {size}", float8, 8, _by_rows_of(size), _LARGE_FLOAT8, 1 / 7)
+            Rounding(f"{_E4M3} block of {size}", _float8, 8, _by_rows_of(size), _LARGE_FLOAT8, 1 / 7)
             for size in (128, 32)
         ),
     )
@@ -353,12 +361,12 @@ class Explanations:
             difference: the largest between their numbers.
             is_scale: whether they are scales of a norm, which a file may store less 1.
         """
-        asked = list(dict.fromkeys(name for names in self._left for name in names))
+        candidates = list(dict.fromkeys(name for names in self._left for name in names))
         fits: set[str] = set()
         # What 16 bits explain needs no search for scales, and a large tensor has one form: squares on a grid make rows
         # on one too.
         for bits in (16, 8):
-            for name in asked if not fits else ():
+            for name in candidates if not fits else ():
                 if ROUNDINGS[name].bits == bits and ROUNDINGS[name].makes_equal(base, suspect, difference):
                     fits.add(name)
                     if bits == 8 and base.size >= _LARGE:
@@ -372,5 +380,5 @@ class Explanations:
         """The first explanation that is left, after "equal after rounding to"; None without any."""
         if not self._left:
             return None
-        first, *others = self._left[0]
-        return f"{first}, of some tensors to {others[0]}" if others else first
+        first, *further = self._left[0]
+        return f"{first}, of some tensors to {further[0]}" if further else first

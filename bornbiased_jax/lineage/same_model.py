@@ -176,7 +176,9 @@ def tensor_difference(
     # The same blocks with the same shapes, or no comparison.
     base_roles, suspect_roles = ({role.path: role for role in source.roles} for source in (base, suspect))
     sides = (("base", base_roles, suspect_roles), ("suspect", suspect_roles, base_roles))
-    alone = {side: [path for path in own if path not in other] for side, own, other in sides if own.keys() - other}
+    alone = {
+        side: [path for path in roles if path not in other] for side, roles, other in sides if roles.keys() - other
+    }
     if any((base_roles | suspect_roles)[path].block is not None for paths in alone.values() for path in paths):
         return None
     pairs = [(role, suspect_roles[role.path]) for role in base.roles if role.path in suspect_roles]
@@ -187,11 +189,11 @@ def tensor_difference(
     largest, path, explanations = 0.0, "", Explanations()
     for role, tensors in _read_ahead(base, suspect, unequal):
         for name, base_tensor, suspect_tensor in tensors:
-            found = _measured(base_tensor, suspect_tensor, explanations, is_scale=role.leaf == "scale")
-            if found is None:
+            relative = _measured(base_tensor, suspect_tensor, explanations, is_scale=role.leaf == "scale")
+            if relative is None:
                 return None
-            if found >= largest and found > 0.0:
-                largest, path = found, name
+            if relative >= largest and relative > 0.0:
+                largest, path = relative, name
         advance(1)
     return Difference(largest, path, explanations.sentence if largest else None, alone)
 

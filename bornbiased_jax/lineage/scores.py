@@ -356,12 +356,14 @@ class SampledZ:
         live_Gmm = np.where(is_live_Gmm, scores_Gmm, 0)
         own_Gm = np.diagonal(live_Gmm, axis1=1, axis2=2).astype(np.float64)
         own_sum, own_square = float(own_Gm.sum()), float(np.vdot(own_Gm, own_Gm))
-        own, other = own_sum / size, (float(live_Gmm.sum(dtype=np.float64)) - own_sum) / num_others
-        own_variance = own_square / size - own**2
-        other_variance = (float(np.vdot(live_Gmm, live_Gmm)) - own_square) / num_others - other**2
+        own_mean, other_mean = own_sum / size, (float(live_Gmm.sum(dtype=np.float64)) - own_sum) / num_others
+        own_variance = own_square / size - own_mean**2
+        other_variance = (float(np.vdot(live_Gmm, live_Gmm)) - own_square) / num_others - other_mean**2
         # A permutation gives a label itself once in n times.
-        variance = other_variance + (own_variance - other_variance + (own - other) ** 2 * (1 - 1 / size)) / size
-        self.excess += (size - 1) * (own - other)
+        variance = (
+            other_variance + (own_variance - other_variance + (own_mean - other_mean) ** 2 * (1 - 1 / size)) / size
+        )
+        self.excess += (size - 1) * (own_mean - other_mean)
         self.variance += variance * size * (1 + size / num_others)
 
     @property

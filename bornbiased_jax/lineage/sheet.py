@@ -19,12 +19,10 @@ from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.roles import RoleSource
 from bornbiased_jax.config import FieldValue, ModelConfig, preset
 from bornbiased_jax.lineage.blockwise import probe_ids
-from bornbiased_jax.lineage.sheet_reading import CONFIG, Records, read_model
+from bornbiased_jax.lineage.sheet_reading import Records, read_model
 from bornbiased_jax.lineage.sheet_sample import sample_pair
 from bornbiased_jax.lineage.sheet_statistics import (
-    FieldComparison,
-    compared_files,
-    compared_settings,
+    equal_fields,
     measure,
     norms_by_block,
     stds_by_block,
@@ -222,13 +220,11 @@ class Sheet:
     Attributes:
         rows: one for each statistic.
         sizes: of the unrelated models, in words.
-        fields: of both ``config.json``; None where not both models have one.
         stds: standard deviations of the base's Q, K, V, O over its blocks, and of the suspect's.
     """
 
     rows: tuple[SheetRow, ...]
     sizes: str
-    fields: FieldComparison | None = None
     stds: tuple[StdProfiles, StdProfiles] = ({}, {})
 
     def to_json(self) -> dict[str, object]:
@@ -261,9 +257,9 @@ def evidence_sheet(
         sources, models = (base, suspect), (first, second)
         readings = list(pool.map(read_model, sources, models, (ids_ST, ids_ST), records or ({}, {}), samples))
     values = measure(*readings)
-    fields, settings = compared_files(*readings), compared_settings(*readings)
-    own_settings, own_fields = "settings of this package", f"fields in both {CONFIG}"
-    parts["equal_settings"] = _count(settings, own_settings) or _count(fields, own_fields)
+    fields = equal_fields(*readings)
+    if fields is not None:
+        parts["equal_settings"] = f"{fields.num_equal} of {fields.num_shared} {fields.kind}"
     synthetic = synthetic_releases()
     by_block = norms_by_block(*readings)
     rows = []
@@ -275,7 +271,7 @@ def evidence_sheet(
         number, reason = (None, value) if isinstance(value, str) else (value, "")
         rows.append(SheetRow(key, number, ranges, reason, is_calibrated, parts.get(key, ""), by_block.get(key)))
     profiles = (stds_by_block(readings[0].stds), stds_by_block(readings[1].stds))
-    return Sheet(tuple(rows), calibration["sizes"], fields, profiles)
+    return Sheet(tuple(rows), calibration["sizes"], profiles)
 
 
 def calibrated_config(calibration: Calibration, width: int) -> ModelConfig:
@@ -292,10 +288,3 @@ def _is_calibrated(cfg: ModelConfig, calibration: Calibration) -> bool:
 
 def _shapes(cfg: ModelConfig) -> dict[str, tuple[int, ...]]:
     return {path: tuple(row.shape) for path, row in parameter_table(cfg).items()}
-
-
-def _count(compared: FieldComparison | None, words: str) -> str:
-    """Count equal fields among those that both models have, in words; "" without any."""
-    if compared is None or compared.fraction is None:
-        return ""
-    return f"{len(compared.equal)} of {len(compared.equal) + len(compared.different)} {words}"

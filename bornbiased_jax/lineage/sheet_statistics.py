@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import linalg
 
-from bornbiased_jax.lineage.sheet_reading import CONFIG, ConfigValues, Labels, SheetReading, TokenVocabulary, VectorPair
+from bornbiased_jax.lineage.sheet_reading import CONFIG, Labels, SheetReading, TokenVocabulary, VectorPair
 from bornbiased_jax.lineage.sheet_sample import WIDEST
 from bornbiased_jax.lineage.sketches import scaled_down
 from bornbiased_jax.lineage.spectra import MATRICES, SPECTRA, assigned_cosine
@@ -29,9 +29,8 @@ def measure(base: SheetReading, suspect: SheetReading) -> dict[str, Value]:
     """Compute every statistic of a pair by its key."""
     spectra = list(_shared(base.spectra, suspect.spectra).values())
     no_spectra = "matrices of zeros" if spectra else f"no matrices of one shape, with a side up to {WIDEST:,}, in both"
-    # In words of this package where it runs both models, else in those of their files.
-    fields = compared_settings(base, suspect) or compared_files(base, suspect)
-    equal_settings = None if fields is None else fields.fraction
+    fields = equal_fields(base, suspect)
+    equal_settings = None if fields is None else fields.num_equal / fields.num_shared
     return {
         **_vector_statistics(base.vectors, suspect.vectors),
         **_token_values(base.vocabulary, suspect.vocabulary),
@@ -58,52 +57,26 @@ def _or(value: float | None, reason: str) -> Value:
 # Configurations
 
 
-class FieldComparison(NamedTuple):
-    """Names of the fields of two configurations, sorted.
+class EqualFields(NamedTuple):
+    """How many fields of two configurations are equal, of those that both have, and what fields they are."""
 
-    Attributes:
-        equal, different: fields that both have.
-        base_alone, suspect_alone: fields of one configuration; what the other model takes for them is not said there.
-    """
-
-    equal: tuple[str, ...]
-    different: tuple[str, ...]
-    base_alone: tuple[str, ...]
-    suspect_alone: tuple[str, ...]
-
-    @property
-    def fraction(self) -> float | None:
-        """Equal fields, as a fraction of those that both have; None without any."""
-        count = len(self.equal) + len(self.different)
-        return len(self.equal) / count if count else None
+    num_equal: int
+    num_shared: int
+    kind: str
 
 
-def compare_fields(base: ConfigValues, suspect: ConfigValues) -> FieldComparison:
-    """Compare two configurations field by field.
-
-    >>> compare_fields({"layers": 2, "eps": 1e-6, "bias": False}, {"layers": 2, "eps": 1e-5, "rope": None})
-    FieldComparison(equal=('layers',), different=('eps',), base_alone=('bias',), suspect_alone=('rope',))
-    """
-    shared = sorted(base.keys() & suspect.keys())
-    return FieldComparison(
-        tuple(name for name in shared if base[name] == suspect[name]),
-        tuple(name for name in shared if base[name] != suspect[name]),
-        tuple(sorted(base.keys() - suspect.keys())),
-        tuple(sorted(suspect.keys() - base.keys())),
+def equal_fields(base: SheetReading, suspect: SheetReading) -> EqualFields | None:
+    """Count equal fields: this package's where it runs both models, else those of their files; None without any."""
+    first, second, kind = base.fields, suspect.fields, f"fields in both {CONFIG}"
+    if base.settings is not None and suspect.settings is not None:
+        # A setting that a model alone names has its default in the other.
+        defaults = dict.fromkeys(base.settings.keys() | suspect.settings.keys())
+        first, second = (defaults | dict(settings) for settings in (base.settings, suspect.settings))
+        kind = "settings of this package"
+    shared = (
+        [] if first is None or second is None else [(first[name], second[name]) for name in first if name in second]
     )
-
-
-def compared_files(base: SheetReading, suspect: SheetReading) -> FieldComparison | None:
-    """Compare two models by the fields of their files; None where not both have a configuration."""
-    return None if base.fields is None or suspect.fields is None else compare_fields(base.fields, suspect.fields)
-
-
-def compared_settings(base: SheetReading, suspect: SheetReading) -> FieldComparison | None:
-    """Compare two models by this package's fields: one that a model alone names has its default in the other."""
-    if base.settings is None or suspect.settings is None:
-        return None
-    defaults = dict.fromkeys(base.settings.keys() | suspect.settings.keys())
-    return compare_fields(defaults | dict(base.settings), defaults | dict(suspect.settings))
+    return EqualFields(sum(left == right for left, right in shared), len(shared), kind) if shared else None
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -8,9 +8,9 @@ sum is largest, so that depths may differ.
 
 Products are never larger than they must be: heads that share keys or values are summed first, so that a product has the
 rank of its narrower factor, and its eigenvalues and singular values are those of a matrix of that size (of L R those of
-R L, and of R₁ R₂ᵀ with the triangular factors of both). Above a width of 512 all is in float32, and singular values of
-large matrices are the roots of the eigenvalues of a Gram matrix, in a third of the time. That moves the cosine of two
-spectra by less than 1e-5 where they are alike, and by up to 0.002 between a matrix of rank one and a flat spectrum.
+R L, and of R₁ R₂ᵀ with the triangular factors of both). All is in float32, and singular values of large matrices are
+the roots of the eigenvalues of a Gram matrix, in a third of the time. That moves the cosine of two spectra by less than
+1e-5 where they are alike, and by up to 0.002 between a matrix of rank one and a flat spectrum.
 
 Not run: GhostSpec's penalty for gaps in the alignment of blocks and its threshold, and SELF's network, which
 was trained to tell fingerprints of related models.
@@ -18,7 +18,7 @@ was trained to tell fingerprints of related models.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -29,11 +29,8 @@ from scipy.linalg import blas
 MATRICES = ("query", "key", "value", "output")
 """What the products of a block are made of."""
 
-SPECTRA: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "ghostspec": linalg.svdvals,
-    "self": lambda product_DD: np.sort(np.abs(linalg.eigvals(product_DD)))[::-1],
-}
-"""By key in the sheet, the sorted values of a product that a method compares."""
+SPECTRA = ("ghostspec", "self")
+"""Methods that compare the sorted values of a product, by their keys in the sheet: singular values and eigenvalues."""
 
 MatrixPair = tuple[np.ndarray, np.ndarray]
 
@@ -45,8 +42,6 @@ class Factors(NamedTuple):
     right_CD: np.ndarray
 
 
-# Up to this width spectra are taken in float64, of products as they are defined.
-_NARROW = 512
 # Up to this side singular values of a matrix are computed directly.
 _DIRECT = 1024
 
@@ -83,9 +78,6 @@ def attention_factors(
 def product_spectra(factors: Factors) -> dict[str, np.ndarray]:
     """Compute the values that each of :data:`SPECTRA` sorts, of a product in factors: [D] by key."""
     width, rank = factors.left_DC.shape
-    if width <= _NARROW:
-        product_DD = factors.left_DC @ factors.right_CD
-        return {key: values(product_DD) for key, values in SPECTRA.items()}
     left_DC, right_CD = (factor.astype(np.float32) for factor in factors)
     # The smaller of both products has all eigenvalues that are not zero.
     square_rr = right_CD @ left_DC if rank < width else left_DC @ right_CD
@@ -131,5 +123,6 @@ def assigned_cosine(base: Sequence[MatrixPair], suspect: Sequence[MatrixPair]) -
 
 
 def _unit(rows_LD: np.ndarray) -> np.ndarray:
-    unit_LD: np.ndarray = rows_LD / np.maximum(np.linalg.norm(rows_LD, axis=1, keepdims=True), 1e-300)
+    norms_L1 = np.linalg.norm(rows_LD, axis=1, keepdims=True)
+    unit_LD: np.ndarray = rows_LD / np.where(norms_L1 > 0, norms_L1, 1)
     return unit_LD

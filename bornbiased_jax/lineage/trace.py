@@ -138,11 +138,11 @@ def trace(
             test, base_model, suspect_model, probe, alpha, num_permutations, test_options.get("signs"), num_references
         )
     # Record choices and commitment with the verdict.
-    chosen: dict[str, object] = {"alpha": alpha} if alpha != entry.alpha else {}
+    choices: dict[str, object] = {"alpha": alpha} if alpha != entry.alpha else {}
     if entry.references and count != NUM_REFERENCES:
-        chosen["num_references"] = count
-    chosen |= {name: options[name] for name in sorted(options) if name != "outputs"}
-    verdict = with_choices(verdict, chosen)
+        choices["num_references"] = count
+    choices |= {name: options[name] for name in sorted(options) if name != "outputs"}
+    verdict = with_choices(verdict, choices)
     verdict = with_commitment(verdict, base_model.digest, suspect_model.digest, committed_as=committed_as)
     base_model.close()
     suspect_model.close()
@@ -252,8 +252,4 @@ def _references(base: OutputFingerprint, probe: ProbeInputs, count: int) -> Iter
     inputs = probe.draw(cfg)
     moments = base.inputs.get("mean", 0.0), base.inputs.get("std", 1.0)
     seeds = range(_FIRST_REFERENCE, _FIRST_REFERENCE + count)
-    return (
-        outputs_ND
-        for chunk_SND in untrained_outputs.final_outputs(cfg, seeds, inputs, moments)
-        for outputs_ND in chunk_SND
-    )
+    return untrained_outputs.final_outputs(cfg, seeds, inputs, moments)

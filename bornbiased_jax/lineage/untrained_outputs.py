@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypedDict
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bornbiased_jax import keys
 from bornbiased_jax import model as models
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.model.memory import check_forward, weights_bytes
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.inputs import Inputs
+from bornbiased_jax.sweep import Probe, SweepOptions, sweep
 
-# Tokens that one step of the loop over inputs takes of each model, and bytes of outputs in a chunk.
+# Tokens that one step of the loop over inputs takes of each model.
 _BATCH_TOKENS = 2048
-_CHUNK_BYTES = 128 * 2**20
-_MAX_CHUNK = 256
+
+
+class _Batch(TypedDict):
+    """Sequences, and the number of the first of them."""
+
+    x: np.ndarray
+    start: np.int32
 
 
 def final_outputs(
     cfg: ModelConfig, seeds: Sequence[int], inputs: Inputs, moments: tuple[float, float] | None = None
 ) -> Iterator[np.ndarray]:
-    """Compute last-position outputs of the final norm of freshly initialized models, in chunks of seeds.
+    """Compute last-position outputs of the final norm of freshly initialized models, one after the other.
 
     Each model has its own embedding: independent initializations share nothing but the inputs.
 
@@ -36,45 +42,38 @@ def final_outputs(
         moments: mean and standard deviation of vectors; those of the initial embedding unless given.
 
     Yields:
-        [S, N, D] float32, in the order of ``seeds``: as many as fit 128 MiB, at most 256.
+        [N, D] float32, in the order of ``seeds``.
 
     Raises:
         InputError: inputs that do not fit the architecture, or a bad seed.
     """
     inputs.check_fits(cfg)
     x = inputs.scaled(inputs.batch(0, inputs.num_inputs), *(moments or (0.0, cfg.embedding_std)))
-    seeds_S = np.array([keys.check_seed(seed) for seed in seeds], np.uint32)
-    # As many models as fit in a chunk, as many inputs as fit in a batch.
     check_forward(cfg, 1, x.shape[1], also=weights_bytes(cfg) + 2.0 * x.nbytes)
-    fitting = int(np.clip(_CHUNK_BYTES // (4 * len(x) * cfg.d_model), 1, _MAX_CHUNK))
-    chunk = min(fitting, max(1, len(seeds_S)))
-    batch = max(1, min(len(x), _BATCH_TOKENS // x.shape[1]))
+    size = max(1, min(len(x), _BATCH_TOKENS // x.shape[1]))
+    starts = range(0, len(x), size)
     # Equal batches; the padding repeats the first inputs and is cut off again.
-    num_batches = -(-len(x) // batch)
-    x_CB = jnp.asarray(np.resize(x, (num_batches * batch, *x.shape[1:])).reshape(-1, batch, *x.shape[1:]))
-    # One model fills a CPU's cores, and compiles in a third of the time that a vmapped one takes.
-    one_by_one = jax.default_backend() == "cpu"
-    for start in range(0, len(seeds_S), chunk):
-        chunk_S = seeds_S[start : start + chunk]
-        if one_by_one:
-            out = np.stack([np.asarray(_seed_outputs(cfg, seed, x_CB)) for seed in chunk_S])
-        else:
-            out = np.asarray(_vmapped_outputs(cfg, jnp.asarray(np.resize(chunk_S, chunk)), x_CB))
-        yield out[: len(chunk_S), : len(x)]
+    padded = np.resize(x, (len(starts) * size, *x.shape[1:]))
+
+    def batches() -> Iterator[_Batch]:
+        return ({"x": padded[start : start + size], "start": np.int32(start)} for start in starts)
+
+    # One program serves any number of seeds.
+    options = SweepOptions(steady=True)
+    for _, outputs_ND in sweep(*_probe(cfg, len(padded)), seeds, batches, options):
+        yield outputs_ND[: len(x)]
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _seed_outputs(cfg: ModelConfig, seed: jax.Array, x_CB: jax.Array) -> jax.Array:
-    params = models.init_seed(cfg, seed)
-    outputs_CBD: jax.Array = jax.lax.map(functools.partial(_last_outputs, cfg, params), x_CB)
-    return outputs_CBD.reshape(-1, cfg.d_model)
+# The same functions share their compiled programs.
+@functools.lru_cache(maxsize=16)
+def _probe(cfg: ModelConfig, num_inputs: int) -> tuple[Probe, Callable[[jax.Array], Params]]:
+    """Return what collects the outputs of one model, and what draws its weights."""
 
+    def update(outputs_ND: jax.Array, params: Params, batch: _Batch) -> jax.Array:
+        final_BTD = models.apply(cfg, params, jnp.asarray(batch["x"]), positions="last", logits=False).final_BTD
+        return jax.lax.dynamic_update_slice(outputs_ND, final_BTD[:, 0], (batch["start"], 0))
 
-@functools.partial(jax.jit, static_argnums=0)
-def _vmapped_outputs(cfg: ModelConfig, seeds_S: jax.Array, x_CB: jax.Array) -> jax.Array:
-    outputs_SnD: jax.Array = jax.vmap(lambda seed: _seed_outputs(cfg, seed, x_CB))(seeds_S)
-    return outputs_SnD
-
-
-def _last_outputs(cfg: ModelConfig, params: Params, x: jax.Array) -> jax.Array:
-    return models.apply(cfg, params, x, positions="last", logits=False).final_BTD[:, 0]
+    probe = Probe(
+        lambda: jnp.zeros((num_inputs, cfg.d_model), jnp.float32), update, lambda outputs_ND, _params: outputs_ND
+    )
+    return probe, functools.partial(models.init_seed, cfg)

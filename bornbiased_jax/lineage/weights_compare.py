@@ -180,8 +180,8 @@ def _said_of(model: ComparedModel) -> tuple[str, ...]:
 def _named(verdict: Verdict, base: ComparedModel, suspect: ComparedModel) -> Verdict:
     """Add the models' names, and what was said of their files when they were opened."""
     models = ("base", base), ("suspect", suspect)
-    said = [f"The {word}'s files: {note}." for word, model in models for note in _said_of(model)]
-    detail = {"base": base.name, "suspect": suspect.name, "notes": [*verdict.notes, *said]}
+    notes = [f"The {word}'s files: {note}." for word, model in models for note in _said_of(model)]
+    detail = {"base": base.name, "suspect": suspect.name, "notes": [*verdict.notes, *notes]}
     return dataclasses.replace(verdict, detail={**verdict.detail, **detail})
 
 

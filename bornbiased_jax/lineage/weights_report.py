@@ -176,8 +176,8 @@ def write_notes(
     """
     notes = []
     if 0 < len(comparison.equal) < comparison.num_tensors:
-        others = "" if is_stored else _other_tensors(comparison, base)
-        notes.append(f"{identical_tensors(comparison)} identical, bit for bit, wherever they stand{others}.")
+        remainder = "" if is_stored else _other_tensors(comparison, base)
+        notes.append(f"{identical_tensors(comparison)} identical, bit for bit, wherever they stand{remainder}.")
     if is_stored and not comparison.is_identical:
         notes += _within_rounding(comparison, base, suspect)
     for formula in dict.fromkeys(comparison.left_out.values()):
@@ -238,7 +238,8 @@ def _matched(matching: Matching, components: Sequence[str], num_blocks: int) -> 
     of_blocks = f" in {len(matching.by_block)} of {num_blocks} blocks" if len(matching.by_block) < num_blocks else ""
     return (
         f"Two independent matchings of the {neurons}{of_blocks} agree on {matching.agreement:.1%} of them, {is_beyond} "
-        f"than the {matching.threshold:.1%} from which on they decide; {matching.seen}. This has no p-value."
+        f"than the {matching.threshold:.1%} from which on they decide; {matching.largest_unrelated_text}. This has no "
+        "p-value."
     )
 
 
@@ -253,11 +254,11 @@ def _pairing(comparison: WeightsComparison) -> list[str]:
     for side in ("base", "suspect"):
         other = "suspect" if side == "base" else "base"
         rows = [row for row in comparison.further_blocks if row.side == side]
-        found = [f"{row.number} from {row.partner} (z = {row.z:.0f})" for row in rows if row.partner is not None]
+        origins = [f"{row.number} from {row.partner} (z = {row.z:.0f})" for row in rows if row.partner is not None]
         alone = [f"blocks/{row.number}" for row in rows if row.partner is None]
-        if found:
+        if origins:
             notes.append(
-                f"Further blocks of the {side}, and the {other}'s that have the same neurons: {', '.join(found)}."
+                f"Further blocks of the {side}, and the {other}'s that have the same neurons: {', '.join(origins)}."
             )
         if alone:
             notes.append(f"Without a block of the {other} that they agree with: the {side}'s {_ranges(alone)}.")
@@ -350,7 +351,7 @@ def by_model_part(comparison: WeightsComparison, rows: Sequence[ComponentRow]) -
         A sentence without its period; "" where models have one part, or where none is shared.
     """
     main, *further = comparison.components
-    shared, others, undefined = [], [], []
+    shared, unshared, undefined = [], [], []
     # Sort the parts: shared, not shared, undefined.
     for name in comparison.components:
         # Only the main part of the model has no prefix.
@@ -365,8 +366,8 @@ def by_model_part(comparison: WeightsComparison, rows: Sequence[ComponentRow]) -
                 f"the {component_title(name)} shares its initialization with the base's ({format_p(min(defined))})"
             )
         else:
-            others.append(f"none was found in the {component_title(name)}")
-    return "; ".join([*shared, *others, *undefined]) if further and shared else ""
+            unshared.append(f"none was found in the {component_title(name)}")
+    return "; ".join([*shared, *unshared, *undefined]) if further and shared else ""
 
 
 def _by_expert(comparison: WeightsComparison, rows: Sequence[ComponentRow]) -> list[str]:

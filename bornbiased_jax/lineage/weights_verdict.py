@@ -216,7 +216,7 @@ def _decide(
     if matching is not None and matching.agreement > matching.threshold:
         reason = (
             f"two independent matchings of the neurons agree on {matching.agreement:.1%} of them, more than "
-            f"{matching.threshold:.0%}; {matching.seen}"
+            f"{matching.threshold:.0%}; {matching.largest_unrelated_text}"
         )
         return "same-lineage", reason, None
     # Nothing is defined, or tensors were copied and nothing else agrees.
@@ -245,9 +245,13 @@ def _kinds_alone(comparison: WeightsComparison) -> list[str]:
     for number, name in enumerate(comparison.components):
         # The language model, the vision tower …, each by itself.
         prefix = f"{name}/" if number else ""
-        others = tuple(f"{other}/" for other in comparison.components[1:] if other != name)
+        other_prefixes = tuple(f"{other}/" for other in comparison.components[1:] if other != name)
         components, kinds, measured = (
-            {text.removeprefix(prefix) for text in texts if text.startswith(prefix) and not text.startswith(others)}
+            {
+                text.removeprefix(prefix)
+                for text in texts
+                if text.startswith(prefix) and not text.startswith(other_prefixes)
+            }
             for texts in (
                 [cell.component for cell in agreeing],
                 comparison.kinds,
@@ -268,8 +272,8 @@ def _kinds_alone(comparison: WeightsComparison) -> list[str]:
 
 def _alone(kinds: Sequence[str], comparison: WeightsComparison) -> str:
     """Name the kinds that agree, and which others do not."""
-    others = " that is evidence" if comparison.left_out else ""
-    return f"{' and '.join(map(place, kinds))} alone, and in no other kind of matrix{others}"
+    suffix = " that is evidence" if comparison.left_out else ""
+    return f"{' and '.join(map(place, kinds))} alone, and in no other kind of matrix{suffix}"
 
 
 def _is_copied(comparison: WeightsComparison, kinds: Sequence[str]) -> bool:

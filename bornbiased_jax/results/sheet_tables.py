@@ -6,11 +6,8 @@ import math
 from collections.abc import Sequence
 
 from bornbiased_jax.lineage.sheet import KINDS, STATISTICS, SYNTHETIC, Sheet, SheetRow, StdProfiles
-from bornbiased_jax.lineage.sheet_reading import CONFIG
-from bornbiased_jax.lineage.sheet_statistics import FieldComparison
 from bornbiased_jax.lineage.spectra import MATRICES, SPECTRA
 from bornbiased_jax.results.result import Listing
-from bornbiased_jax.schema import cut
 
 _PLACES = {
     "above": "above all of them",
@@ -19,8 +16,6 @@ _PLACES = {
 }
 # Digits after the point that a number next to 1 has at most.
 _MOST_DECIMALS = 6
-# Names of fields that are listed of each kind.
-_MOST_NAMES = 100
 _RANGES_NOTE = (
     "Medians and, in brackets, least and largest of unrelated pairs. {sizes} A dash: not defined there; norm scales "
     "are constant and biases zero before training, vectors of two widths do not fit, and tokenizers are compared by "
@@ -50,8 +45,6 @@ def sheet_listings(sheet: Sheet) -> list[Listing]:
     listings = [Listing("What is this evidence worth?", columns, worth, note)]
     if any(sheet.stds):
         listings.append(_stds_listing(*sheet.stds))
-    if sheet.fields is not None:
-        listings.append(_fields_listing(sheet.fields))
     # Ranges stand apart: next to the sentences no page is wide enough for them.
     kinds = (*KINDS, SYNTHETIC)
     ranges = [[STATISTICS[row.key].title, *(_range(row.ranges.get(kind)) for kind in kinds)] for row in sheet.rows]
@@ -78,28 +71,6 @@ def _stds_listing(base: StdProfiles, suspect: StdProfiles) -> Listing:
 def _std_text(stds: Sequence[float | None]) -> str:
     std = stds[0] if stds else None
     return "–" if std is None else number_text(std)
-
-
-def _fields_listing(fields: FieldComparison) -> Listing:
-    """List which fields of both configurations are equal, and which are not."""
-    kinds = {
-        "equal in both": fields.equal,
-        "different": fields.different,
-        "of the base alone": fields.base_alone,
-        "of the suspect alone": fields.suspect_alone,
-    }
-    rows: list[list[object]] = [[kind, len(names), _names_text(names)] for kind, names in kinds.items()]
-    note = (
-        f"A field that one {CONFIG} leaves out has some default in that model, which may be the other's value. Equal "
-        "fields are no evidence about weights: recipes are copied with their settings."
-    )
-    return Listing(f"Fields of both {CONFIG}", ["", "fields", "which"], rows, note, is_text=True)
-
-
-def _names_text(names: Sequence[str]) -> str | None:
-    """List names of fields, up to so many as a reader looks at; None without any."""
-    more = f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else ""
-    return ", ".join(map(cut, names[:_MOST_NAMES])) + more or None
 
 
 def value_text(row: SheetRow) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -47,7 +46,7 @@ def permutation_verdict(
 def unrelated_pairs(cfg: ModelConfig, inputs: Inputs, num_pairs: int, *, first_seed: int = 0) -> Iterator[OutputPair]:
     """Return outputs of disjoint pairs of untrained models: seeds ``first_seed`` + 2i and + 2i + 1, [N, D] each."""
     seeds = range(first_seed, first_seed + 2 * num_pairs)
-    outputs = itertools.chain.from_iterable(final_outputs(cfg, seeds, inputs))
+    outputs = final_outputs(cfg, seeds, inputs)
     return zip(outputs, outputs, strict=True)
 
 
@@ -57,8 +56,7 @@ def related_pairs(
     """Yield outputs of untrained models and of themselves drifted toward another one (:func:`drifted`)."""
     # Each base drifts toward a seed that no pair uses.
     seeds = range(first_seed, first_seed + num_pairs)
-    bases = itertools.chain.from_iterable(final_outputs(cfg, seeds, inputs))
-    for seed, base_ND in zip(seeds, bases, strict=True):
+    for seed, base_ND in zip(seeds, final_outputs(cfg, seeds, inputs), strict=True):
         descendant = drifted_seed(cfg, np.uint32(seed), np.uint32(seed + num_pairs), drift)
         yield base_ND, last_outputs(cfg, descendant, inputs, OutputOptions((0.0, cfg.embedding_std)))
 
@@ -91,7 +89,7 @@ def population_pairs(
     num_seeds = num_references + 2
     for pair in range(num_pairs):
         seeds = range(first_seed + pair * num_seeds, first_seed + (pair + 1) * num_seeds)
-        base_ND, suspect_ND, *references = np.concatenate(list(final_outputs(cfg, seeds, inputs)))
+        base_ND, suspect_ND, *references = final_outputs(cfg, seeds, inputs)
         yield population_test(base_ND, suspect_ND, references)
 
 

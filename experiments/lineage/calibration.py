@@ -123,7 +123,7 @@ def related(settings: Entry, case: Case) -> Sequence[Entry]:
     # Seeds that the unrelated pairs do not use. Power needs no independent references: they are shared.
     first = case.number * _SEEDS_A_CASE + _SEEDS_A_CASE // 2
     seeds = range(first + 2 * power["num_pairs"], first + 2 * power["num_pairs"] + settings["num_references"])
-    references = np.concatenate(list(final_outputs(cfg, seeds, inputs)))
+    references = list(final_outputs(cfg, seeds, inputs))
     by_drift = []
     for drift in power["drifts"]:
         verdicts_by_test: dict[str, list[Verdict]] = {name: [] for name in NAMES}

@@ -50,7 +50,7 @@ def _outputs(context: Context, group: Entry, seed: int) -> np.ndarray:
     def compute(_folder: Path) -> np.ndarray:
         cfg = preset(group["model"], **group["changes"])
         inputs = random_inputs(group["inputs"], group["num_inputs"], group["seq_len"], cfg)
-        (outputs_ND,) = np.concatenate(list(final_outputs(cfg, [seed], inputs)))
+        (outputs_ND,) = final_outputs(cfg, [seed], inputs)
         return outputs_ND
 
     return np.asarray(context.cached("outputs_of_figure13", {**_identity(group), "seed": seed}, compute))

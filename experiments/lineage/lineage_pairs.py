@@ -158,8 +158,7 @@ def _further_pairs(context: Context) -> Entry:
         base_ND = last_outputs(model.cfg, model.params(), few)
         initializations = final_outputs(model.cfg, range(settings["num_strangers"]), few)
         seed_verdicts = [
-            permutation_verdict(base_ND, initial_ND, seed)
-            for seed, initial_ND in enumerate(itertools.chain.from_iterable(initializations))
+            permutation_verdict(base_ND, initial_ND, seed) for seed, initial_ND in enumerate(initializations)
         ]
         unrelated.append({"base": path.name, **dataclasses.asdict(summarize_verdicts(seed_verdicts))})
     return {"attempted": True, "pairs": pairs, "strangers": unrelated}

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from bornbiased_jax import sweep
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.experiments._shared import calibration
-from bornbiased_jax.lineage import untrained_outputs
 from bornbiased_jax.lineage.untrained_outputs import final_outputs
 from bornbiased_jax.probes import inputs
 from bornbiased_jax.record import jsonable
@@ -68,8 +68,8 @@ def test_shared_vectors_break_the_permutation_test_and_not_the_population_test()
 def test_pairs_are_disjoint_untrained_models_whatever_the_chunk(monkeypatch):
     cfg = preset("gpt2-tiny", **SIZES)
     x = inputs.random_tokens(48, 4, 128)
-    (together,) = final_outputs(cfg, range(5, 11), x)
-    monkeypatch.setattr(untrained_outputs, "_MAX_CHUNK", 3)
+    together = list(final_outputs(cfg, range(5, 11), x))
+    monkeypatch.setattr(sweep, "MAX_CHUNK", 3)
     pairs = list(calibration.unrelated_pairs(cfg, x, 3, first_seed=5))
     assert len(pairs) == 3
     for index, (base, suspect) in enumerate(pairs):
@@ -83,7 +83,7 @@ def test_pairs_are_disjoint_untrained_models_whatever_the_chunk(monkeypatch):
 def test_drift_leads_from_one_untrained_model_to_the_other(kind):
     cfg = preset("gpt2-tiny", **SIZES)
     x = inputs.random_inputs(kind, 48, 4, cfg)
-    (initializations,) = final_outputs(cfg, [1, 2], x)
+    initializations = list(final_outputs(cfg, [1, 2], x))
     for drift, expected in ((0.0, initializations[0]), (1.0, initializations[1])):
         ((base, suspect),) = calibration.related_pairs(cfg, x, 1, drift=drift, first_seed=1)
         np.testing.assert_allclose(base, initializations[0], rtol=0, atol=2e-5)

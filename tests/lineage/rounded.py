@@ -1,4 +1,4 @@
-"""Weights that are rounded to 8 bits as quantizers do it, symmetric and with zero points."""
+"""Weights that are rounded to 8 bits as quantizers do it."""
 
 from functools import partial
 
@@ -77,42 +77,3 @@ def explained(base, suspect):
     explanations = Explanations()
     explanations.see(base, suspect, float(np.abs(base - suspect).max()))
     return explanations.sentence
-
-
-def affine(groups_GN, scale_type=np.float32, cast=np.float32, bits=8, lowest=0):
-    """Round groups as asymmetric quantizers do: least and largest number to both ends of the codes, zero to a code.
-
-    ``scale_type`` is that of the scales in the file, ``cast`` rounds what is computed before, and ``lowest`` is the
-    least code, to which the zero point is added before rounding.
-    """
-    groups_GN = cast(groups_GN).astype(np.float32)
-    low_G1 = np.minimum(groups_GN.min(axis=1, keepdims=True), 0)
-    high_G1 = np.maximum(groups_GN.max(axis=1, keepdims=True), 0)
-    steps = 2**bits - 1
-    scale_G1 = cast((high_G1 - low_G1) / np.float32(steps)).astype(np.float32)
-    zero_G1 = np.clip(np.rint(cast(lowest - cast(low_G1 / scale_G1))).astype(np.float32), lowest, lowest + steps)
-    sums_GN = cast(cast(groups_GN / scale_G1).astype(np.float32) + zero_G1).astype(np.float32)
-    codes_GN = np.clip(np.rint(sums_GN), lowest, lowest + steps)
-    return (codes_GN - zero_G1) * scale_G1.astype(scale_type).astype(np.float32)
-
-
-def by_groups(size, weight_OI, **options):
-    groups_GN = weight_OI if size is None else weight_OI.reshape(-1, size or weight_OI.size)
-    return affine(groups_GN, **options).reshape(weight_OI.shape)
-
-
-ZEROS = {
-    "tensor": 0,
-    "channel": None,
-    "block of 128": 128,
-    "block of 64": 64,
-    "block of 32": 32,
-}
-WITH_ZERO = "8 bits with a scale and a zero point for each "
-
-
-def skewed(seed=0):
-    """Rows of several sizes and means, 384 numbers each."""
-    draws = np.random.default_rng(seed)
-    rows = draws.standard_normal((256, 384)) + draws.normal(size=(256, 1)) / 4
-    return (rows * np.exp(draws.normal(size=(256, 1)) / 2)).astype(np.float32)

@@ -45,8 +45,8 @@ def test_outputs_are_the_models_last_position_whatever_the_batch(base):
     np.testing.assert_allclose(base.outputs_ND, batched.outputs_ND, rtol=0, atol=2e-5)
     layer = fp.fingerprint_outputs(initial(42), TOKENS, OutputOptions(layer=1))
     np.testing.assert_allclose(layer.outputs_ND, direct.layers["residual"][0][:, -1], rtol=0, atol=2e-5)
-    (initializations,) = final_outputs(CFG, [42], TOKENS)
-    np.testing.assert_allclose(base.outputs_ND, initializations[0], rtol=0, atol=2e-5)
+    (initial_ND,) = final_outputs(CFG, [42], TOKENS)
+    np.testing.assert_allclose(base.outputs_ND, initial_ND, rtol=0, atol=2e-5)
 
 
 @pytest.mark.slow

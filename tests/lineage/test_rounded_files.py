@@ -8,7 +8,7 @@ import safetensors.numpy
 from bornbiased_jax.checkpoints.by_role import read_by_role
 from bornbiased_jax.lineage.same_model import tensor_difference
 from tests.fixtures.configs import edit_config
-from tests.lineage.rounded import WITH_ZERO, bfloat16, by_squares
+from tests.lineage.rounded import bfloat16, by_squares
 
 
 def written(folder, name, change, **config):
@@ -57,50 +57,6 @@ def test_a_file_in_8_bits_is_equal_after_rounding_to_them(tmp_path, name, change
     suspect = written(tmp_path / "suspect", name, change, quantization_config={"quant_method": "fp8"})
     difference = tensor_difference(base, suspect)
     assert difference is not None and words in difference.sentence, difference.sentence
-
-
-def int8_with_zeros(key, array):
-    """Keep a matrix in integers with a scale and a zero point for each row, as compressed-tensors does."""
-    low_O1, high_O1 = (np.array(end(array, axis=1, keepdims=True)) for end in (np.min, np.max))
-    scale_O1 = ((np.maximum(high_O1, 0) - np.minimum(low_O1, 0)) / 255).astype(np.float32)
-    zero_O1 = np.rint(-128 - np.minimum(low_O1, 0) / scale_O1)
-    codes_OI = np.clip(np.rint(array / scale_O1 + zero_O1), -128, 127)
-    names = (key, f"{key}_scale", f"{key}_zero_point")
-    return dict(zip(names, (codes_OI.astype(np.int8), scale_O1, zero_O1.astype(np.int8)), strict=True))
-
-
-def gptq(key, array, size=32):
-    """Keep a matrix in GPTQ's packing of 8 bits, rounded to the nearest, with a zero point for each group of rows."""
-    weight_IO = array.T
-    groups_GNO = weight_IO.reshape(-1, size, weight_IO.shape[1])
-    low_GO, high_GO = np.minimum(groups_GNO.min(axis=1), 0), np.maximum(groups_GNO.max(axis=1), 0)
-    scale_GO = ((high_GO - low_GO) / 255).astype(np.float16)
-    wide_GO = scale_GO.astype(np.float32)
-    zero_GO = np.clip(np.rint(-low_GO / wide_GO), 1, 255).astype(np.uint8)
-    codes_GNO = np.clip(np.rint(groups_GNO / wide_GO[:, None]) + zero_GO[:, None], 0, 255).astype(np.uint8)
-    codes_IO = codes_GNO.reshape(weight_IO.shape)
-    # Four codes a word: of rows, and of the columns of zero points, which are stored less one.
-    words_IO = np.ascontiguousarray(codes_IO.reshape(-1, 4, codes_IO.shape[1]).swapaxes(1, 2)).view("<i4")[..., 0]
-    base = key.removesuffix(".weight")
-    return {
-        f"{base}.qweight": words_IO,
-        f"{base}.qzeros": np.ascontiguousarray(zero_GO - np.uint8(1)).view("<i4"),
-        f"{base}.scales": scale_GO,
-    }
-
-
-@pytest.mark.parametrize(
-    ("change", "settings", "group"),
-    [
-        (int8_with_zeros, {"quant_method": "compressed-tensors"}, "channel"),
-        (gptq, {"quant_method": "gptq", "bits": 8, "group_size": 32}, "block of 32"),
-    ],
-)
-def test_a_file_in_8_bits_with_zero_points_is_equal_after_rounding_to_them(tmp_path, change, settings, group):
-    base = written(tmp_path / "base", "llama", plain)
-    suspect = written(tmp_path / "suspect", "llama", change, quantization_config=settings)
-    found = tensor_difference(base, suspect)
-    assert found is not None and found.rounding == WITH_ZERO + group
 
 
 def quiet(key, array):

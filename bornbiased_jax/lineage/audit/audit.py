@@ -15,7 +15,7 @@ from bornbiased_jax.lineage.audit.folder import Item, find_items
 from bornbiased_jax.lineage.audit.gaps import find_gaps, find_single_checkpoints
 from bornbiased_jax.lineage.audit.labels import by_run, is_alias
 from bornbiased_jax.lineage.audit.scheme import find_distributions, find_repeats
-from bornbiased_jax.lineage.audit.summary import CheckpointSummary, frozen_digests, have_roles, summarize
+from bornbiased_jax.lineage.audit.summary import CheckpointSummary, frozen_digests, summarize
 from bornbiased_jax.lineage.audit.ties import (
     ALPHA,
     edges,
@@ -85,9 +85,7 @@ def audit_items(
     aliases = [
         name for name, row in summaries.items() if row.item.is_above or (is_alias(name) and row.item.label.step is None)
     ]
-    # Paths of roles where some checkpoints have paths of parameters, and others are read by names.
-    is_mixed = len({summary.config is None for summary in summaries.values() if summary.opened is not None}) > 1
-    forms = {name: summary.forms_by_role if is_mixed else summary.forms for name, summary in summaries.items()}
+    forms = {name: summary.forms for name, summary in summaries.items()}
     copies = Copies(
         labels,
         {name: digests["exact"] for name, digests in forms.items()},
@@ -155,12 +153,13 @@ def _runs(
 
 def _basis(summaries: Iterable[CheckpointSummary]) -> str:
     """Say what was read, and once for all checkpoints what is not looked at in those that are read by names."""
-    basis, count = "all weights, read tensor by tensor", sum(map(have_roles, summaries))
+    basis = "all weights, read tensor by tensor"
+    count = sum(summary.opened is not None and summary.config is None for summary in summaries)
     if not count:
         return basis
-    whose = "1 checkpoint" if count == 1 else f"{count} checkpoints"
+    owners = "1 checkpoint" if count == 1 else f"{count} checkpoints"
     return (
-        f"{basis}, those of {whose} by the names of tensors, as this package does not run their configuration: norms "
+        f"{basis}, those of {owners} by the names of tensors, as this package does not run their configuration: norms "
         "and biases of such a step 0 are held against nothing, and no scheme is named"
     )
 

@@ -7,10 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from bornbiased_jax.checkpoints.naming import NamedRoles
 from bornbiased_jax.lineage.audit.finding import Finding
-from bornbiased_jax.lineage.audit.summary import CheckpointSummary, arrays_of, have_roles
-from bornbiased_jax.parameters import parameter_table
+from bornbiased_jax.lineage.audit.summary import CheckpointSummary, release
 
 THRESHOLD = 0.7
 """Training moves on, so that the ratio of a run as it was left is 1 or more; content from elsewhere lies far from both
@@ -51,8 +49,7 @@ def find_breaks(run: Sequence[CheckpointSummary], advance: Callable[[], object] 
 
 def _other_shapes(run: Sequence[CheckpointSummary]) -> list[Finding]:
     """Find checkpoints of other shapes than most of the run: no distance and no tie is defined of them."""
-    are_roles = have_roles(*run)
-    shapes = [_shapes(summary, are_roles=are_roles) for summary in run]
+    shapes = [_shapes(summary) for summary in run]
     kinds = Counter(tuple(own_shapes.items()) for own_shapes in shapes)
     if len(kinds) < 2:
         return []
@@ -60,7 +57,7 @@ def _other_shapes(run: Sequence[CheckpointSummary]) -> list[Finding]:
     usual = dict(kinds.most_common(1)[0][0])
     findings = []
     for summary, own_shapes in zip(run, shapes, strict=True):
-        # The first parameter that differs stands for all.
+        # The first tensor that differs stands for all.
         path = next((path for path in (*usual, *own_shapes) if usual.get(path) != own_shapes.get(path)), None)
         if path is not None:
             shape, usual_shape = (
@@ -77,28 +74,24 @@ def _other_shapes(run: Sequence[CheckpointSummary]) -> list[Finding]:
     return findings
 
 
-def _shapes(summary: CheckpointSummary, *, are_roles: bool) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of parameters; by role where one of the run is read by names, which lacks biases of zero."""
-    if are_roles:
-        source = summary.source
-        return {role.path: source.array_shape(role) for role in source.roles if role.leaf != "bias"}
-    assert summary.config is not None
-    return {path: tuple(row.shape) for path, row in parameter_table(summary.config).items()}
+def _shapes(summary: CheckpointSummary) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of tensors; biases of zero are in some files alone."""
+    source = summary.source
+    return {role.path: source.array_shape(role) for role in source.roles if role.leaf != "bias"}
 
 
 def distances(first: CheckpointSummary, second: CheckpointSummary) -> dict[str, float]:
     """Compute the Euclidean distance of every tensor that both have in one shape, holding two tensors at a time."""
-    assert first.opened is not None and second.opened is not None
-    are_roles = have_roles(first, second)
-    first_arrays, second_arrays = (arrays_of(opened, are_roles=are_roles) for opened in (first.opened, second.opened))
+    first_source, second_source = first.source, second.source
+    second_roles = {role.path: role for role in second_source.roles}
     by_tensor = {}
-    for name, part in first_arrays.items():
-        if name in second_arrays and second_arrays[name].shape == part.shape:
-            difference = part.read() - second_arrays[name].read()
-            by_tensor[name] = float(np.sqrt(np.vdot(difference, difference)))
-    for opened in (first.opened, second.opened):
-        if isinstance(opened, NamedRoles):
-            opened.release()
+    for role in first_source.roles:
+        other = second_roles.get(role.path)
+        if other is not None and second_source.array_shape(other) == first_source.array_shape(role):
+            difference = first_source.read(role) - second_source.read(other)
+            by_tensor[role.path] = float(np.sqrt(np.vdot(difference, difference)))
+    release(first_source)
+    release(second_source)
     return by_tensor
 
 

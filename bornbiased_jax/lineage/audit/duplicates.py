@@ -82,9 +82,9 @@ def find_near_copies(
         equal = dict(first_forms["unsigned"].items() & second_forms["unsigned"].items()).keys()
         for form in ("bfloat16", "float16"):
             stored = [
-                (name, len(others))
+                (name, len(unrounded))
                 for name, digests in ((first, first_forms), (second, second_forms))
-                if (others := _not_stored_in(form, digests)) <= equal
+                if (unrounded := _not_stored_in(form, digests)) <= equal
             ]
             if first_forms[form] == second_forms[form] and len(stored) == 1:
                 name, count = stored[0]

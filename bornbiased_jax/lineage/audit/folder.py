@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from bornbiased_jax import io, progress
+from bornbiased_jax import io
 from bornbiased_jax.checkpoints.adapters import is_adapter, read_adapter
 from bornbiased_jax.checkpoints.by_role import read_by_names
 from bornbiased_jax.checkpoints.formats import torch_file
@@ -28,8 +27,6 @@ from bornbiased_jax.schema import whole
 ADAPTED = "a LoRA adapter, no model of its own: digested alone"
 PICKLED = "a pickle that is not read as tensors: digested alone, never unpickled"
 SHARDED = "shards, or a tree of arrays, without a config.json, of names that are not known: digested alone"
-MANY = 5_000
-"""Entries of a folder, at all depths, from which on a bar shows that it is looked through."""
 # A file that holds a part of a model.
 _SHARD = re.compile(r".*\d+-of-\d+\.safetensors")
 # Files that lie beside checkpoints and claim to be none.
@@ -93,16 +90,9 @@ def find_items(folder: str | Path, pattern: re.Pattern[str] | None = None) -> tu
     root = io.user_path(folder)
     if not root.is_dir():
         raise InputError(f"{root} is no folder: name a folder of checkpoints, or a listing of digests (.json)")
-    items: list[Item] = []
-    findings: list[Finding] = []
-    # Walk the folder; a bar shows once there are many entries.
-    with contextlib.ExitStack() as stack:
-        count = _counter(root, stack)
-        for item in _walk(root, root, pattern, count):
-            if isinstance(item, Item):
-                items.append(item)
-            else:
-                findings.append(item)
+    entries = list(_walk(root, root, pattern))
+    items = [entry for entry in entries if isinstance(entry, Item)]
+    findings = [entry for entry in entries if isinstance(entry, Finding)]
     if not items:
         logs = [f"{path.name} is a log of training" for path in sorted(root.iterdir()) if is_log(path.name)]
         reason = next((f" ({text})" for text in (*(row.text.rstrip(".") for row in findings), *logs)), "")
@@ -110,27 +100,10 @@ def find_items(folder: str | Path, pattern: re.Pattern[str] | None = None) -> tu
     return items, findings
 
 
-def _counter(root: Path, stack: contextlib.ExitStack) -> progress.Advance:
-    """Return a counter of the entries, which shows them once there are many."""
-    total, show = 0, None
-
-    def add(count: int) -> None:
-        nonlocal total, show
-        total += count
-        if show is not None:
-            show(count)
-        elif total > MANY:
-            show = stack.enter_context(progress.bar(None, f"looking through {root}", unit="files and folders"))
-            show(total)
-
-    return add
-
-
 def _walk(
     place: Path,
     root: Path,
     pattern: re.Pattern[str] | None,
-    advance: progress.Advance,
     above: frozenset[tuple[int, int]] = frozenset(),
 ) -> Iterator[Item | Finding]:
     """Walk a folder. One that a link leads back to, from below itself (``above``), is not entered again."""
@@ -176,11 +149,10 @@ def _walk(
             return
     if not entries and not is_model and place != root and read_label(name, pattern).step is not None:
         yield Finding("unreadable", (name,), f"{name} is an empty folder.")
-    advance(len(entries))
     for entry in entries:
         # Not Path.is_dir, which raises where the link's target may not be looked at.
         if os.path.isdir(entry) and not entry.name.startswith("."):
-            yield from _walk(entry, root, pattern, advance, above | {identity})
+            yield from _walk(entry, root, pattern, above | {identity})
         elif os.path.isfile(entry):
             yield from _file(entry, root, pattern)
 

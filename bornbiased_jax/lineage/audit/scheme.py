@@ -246,10 +246,11 @@ def _deviations(summary: CheckpointSummary) -> list[Deviation]:
     # All blocks of a parameter together.
     table = parameter_table(reader.cfg)
     parts: dict[str, list[TensorMoments]] = defaultdict(list)
-    for row, _, moments in _places(reader.cfg, summary.moments):
+    for row, _, moments in _places(reader.cfg, _by_parameter(summary)):
         parts[row.path].append(moments)
     groups = []
-    for path, members in parts.items():
+    for path in (path for path in table if path in parts):
+        members = parts[path]
         # Constants are compared with their value, random numbers by their standard deviation.
         dist = distribution(reader.cfg, table[path])
         constant = dist.constant
@@ -264,6 +265,14 @@ def _deviations(summary: CheckpointSummary) -> list[Deviation]:
         # Of neurons in pairs the second ones are no draws of their own.
         groups.append(_deviation(path, stated, members, copies=1 if dist.neuron_axis is None else 2))
     return groups
+
+
+def _by_parameter(summary: CheckpointSummary) -> dict[str, TensorMoments]:
+    """Return the moments of every parameter by path and layer, of the experts of a block together."""
+    parts: dict[str, list[TensorMoments]] = defaultdict(list)
+    for role in summary.source.roles:
+        parts[role.name].append(summary.moments[role.path])
+    return {name: pool(members) for name, members in parts.items()}
 
 
 def _named_deviations(summary: CheckpointSummary, source: NamedRoles) -> list[Deviation]:
@@ -348,7 +357,7 @@ def _finding(summary: CheckpointSummary, groups: list[tuple[Deviation, float]]) 
     text = f"{summary.name} is not drawn as its configuration says: {'; '.join(parts[:3])}{more}."
     if summary.config is None:
         return Finding("init-law", (summary.name,), text, max(p_value for _, p_value in groups))
-    scheme = init_scheme(summary.config, summary.moments)
+    scheme = init_scheme(summary.config, _by_parameter(summary))
     # Constants, as scales of norms, are the same in every scheme: that they are off tells of no other one.
     is_drawn_otherwise = any(group.constant is None for group, _ in groups)
     if is_drawn_otherwise and scheme.fits:

@@ -1,7 +1,6 @@
 """A checkpoint once it has been read: digests, how entries are distributed, a fingerprint.
 
-Tensors have the paths of the table of parameters where this package runs the configuration ("blocks/mlp/up/kernel/0"),
-and those of their roles where a checkpoint is read by names ("language/blocks/1/up/kernel").
+Tensors have the paths of their roles ("language/blocks/1/up/kernel").
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import hashlib
 import math
 import re
 from collections.abc import Collection
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,7 +30,7 @@ from bornbiased_jax.checkpoints.formats.torch_distributed import METADATA
 from bornbiased_jax.checkpoints.naming import NamedRoles
 from bornbiased_jax.checkpoints.native_roles import LANGUAGE
 from bornbiased_jax.checkpoints.reference import parse_ref
-from bornbiased_jax.checkpoints.roles import RoleSource, RoleTensor
+from bornbiased_jax.checkpoints.roles import Role, RoleSource
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.audit.finding import listed
@@ -39,14 +38,12 @@ from bornbiased_jax.lineage.audit.folder import Item
 from bornbiased_jax.lineage.audit.tensor_names import StoredNames, joined, stored_names
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.fingerprints import Fingerprint, Settings
-from bornbiased_jax.parameters import parameter_table
 
 FORMS = ("exact", "unsigned", "bfloat16", "float16")
 """Digests of a tensor: as it is, without signs of zeros, and rounded to two formats."""
 # Checkpoints are compared by coordinates, long after their initialization: in more numbers than what is published has.
 _SETTINGS = Settings(dim=64, neurons=8)
-# A table of positions, as checkpoints of either kind have it.
-_POSITIONS = ("positions/embedding", f"{LANGUAGE}/positions/embedding")
+_POSITIONS = f"{LANGUAGE}/positions/embedding"
 
 
 class TensorMoments(NamedTuple):
@@ -104,7 +101,7 @@ class CheckpointSummary:
     def source(self) -> RoleSource:
         """Its tensors by role."""
         assert self.opened is not None
-        return by_role(self.opened)
+        return self.opened if isinstance(self.opened, NamedRoles) else self.opened.by_role()
 
     def tensor_name(self, path: str) -> str:
         """Name a tensor, or a parameter of all blocks, as its files do; by its path where they have no other name."""
@@ -113,24 +110,6 @@ class CheckpointSummary:
     @cached_property
     def _stored_names(self) -> StoredNames:
         return {} if self.opened is None else stored_names(self.opened)
-
-    @cached_property
-    def forms_by_role(self) -> dict[str, dict[str, str]]:
-        """The digests of :attr:`forms` by paths of roles, which checkpoints have in common however they are read.
-
-        Experts that are one tensor are read again, for each has a path of its own.
-        """
-        if not isinstance(self.opened, Checkpoint):
-            return self.forms
-        source, forms = self.source, {form: dict[str, str]() for form in FORMS}
-        for role in source.roles:
-            if role.name in self.forms["exact"]:
-                digests = {form: self.forms[form][role.name] for form in FORMS}
-                if role.expert is not None:
-                    digests = digests_of(source.read(role))
-                for form in FORMS:
-                    forms[form][role.path] = digests[form]
-        return forms
 
 
 def summarize(item: Item, frozen: re.Pattern[str] | None = None, unchanged: Collection[str] = ()) -> CheckpointSummary:
@@ -153,28 +132,28 @@ def summarize(item: Item, frozen: re.Pattern[str] | None = None, unchanged: Coll
     if item.reference is None:
         return CheckpointSummary(item, None, digest, {form: {"files": digest} for form in FORMS}, {})
     opened, by_names = _open(item.reference, item.file)
-    by_form: dict[str, dict[str, str]] = {}
+    by_path: dict[str, dict[str, str]] = {}
     moments: dict[str, TensorMoments] = {}
     names = {} if frozen is None else stored_names(opened)
 
-    def observe(name: str, tensor: np.ndarray) -> None:
+    def observe(role: Role, tensor: np.ndarray) -> None:
         # Norms are read again with each matrix that they stand before.
-        if name in moments:
+        if role.path in moments:
             return
         # Digests are evidence only of tensors that are neither constant nor declared frozen.
-        measured = moments[name] = moments_of(tensor)
+        measured = moments[role.path] = moments_of(tensor)
         constant = measured.smallest == measured.largest
-        declared = frozen is not None and any(map(frozen.search, (name, *names.get(name, ()))))
-        if not constant and not declared and not (name in _POSITIONS and is_sinusoid(tensor)):
+        declared = frozen is not None and any(map(frozen.search, (role.path, role.name, *names.get(role.path, ()))))
+        if not constant and not declared and not (role.path == _POSITIONS and is_sinusoid(tensor)):
             digests = digests_of(tensor)
             if digests["exact"] not in unchanged:
-                by_form[name] = digests
+                by_path[role.path] = digests
 
     # The fingerprint reads every tensor once, and each is measured on the way.
     sketches, refusal = None, ""
+    source = opened if isinstance(opened, NamedRoles) else opened.by_role()
+    source.observe = observe
     try:
-        source = by_role(opened)
-        source.observe = observe
         sketches = fingerprint(source, _SETTINGS)
         # Sketches that no audit compares are dropped: a folder may have hundreds of checkpoints.
         language = {
@@ -185,20 +164,19 @@ def summarize(item: Item, frozen: re.Pattern[str] | None = None, unchanged: Coll
         sketches = dataclasses.replace(sketches, components=language)
     except InputError as error:
         refusal = str(error)
-    # The pass ends early at numbers that are not finite, say: the rest is measured by itself.
-    arrays = arrays_of(opened, are_roles=isinstance(opened, NamedRoles))
-    for name, part in arrays.items():
-        if name not in moments:
-            observe(name, part.read())
-    if isinstance(opened, NamedRoles):
-        opened.observe = None
-        opened.release()
+    # The pass ends early at numbers that are not finite, say: the rest is read by itself.
+    for role in source.roles:
+        if role.path not in moments:
+            source.read(role)
+    source.observe = None
+    release(source)
+    paths = [role.path for role in source.roles]
     return CheckpointSummary(
         item,
         opened,
         digest,
-        {form: {name: by_form[name][form] for name in arrays if name in by_form} for form in FORMS},
-        {name: moments[name] for name in arrays},
+        {form: {path: by_path[path][form] for path in paths if path in by_path} for form in FORMS},
+        {path: moments[path] for path in paths},
         sketches,
         refusal,
         by_names,
@@ -254,32 +232,14 @@ def _configuration_refusal(folder: Path) -> str:
         return str(error)
 
 
-def by_role(opened: Checkpoint | NamedRoles) -> RoleSource:
-    """Return the tensors of a checkpoint by role."""
-    return opened if isinstance(opened, NamedRoles) else opened.by_role()
-
-
-def have_roles(*summaries: CheckpointSummary) -> bool:
-    """Return whether paths of roles are all that some checkpoints have in common: one of them is read by names."""
-    return any(isinstance(summary.opened, NamedRoles) for summary in summaries)
-
-
-def arrays_of(opened: Checkpoint | NamedRoles, *, are_roles: bool) -> dict[str, RoleTensor]:
-    """Return what reads the tensors of a checkpoint, by paths of roles (each expert by itself) or of parameters.
-
-    Shapes are those of roles, or of whole parameters, all blocks together.
-    """
-    if are_roles or isinstance(opened, NamedRoles):
-        source = by_role(opened)
-        return {role.path: RoleTensor(source.array_shape(role), partial(source.read, role)) for role in source.roles}
-    table = parameter_table(opened.cfg)
-    return {
-        name: RoleTensor(table[path].shape, partial(opened.read, path, layer)) for name, path, layer in opened.tensors()
-    }
+def release(source: RoleSource) -> None:
+    """Let go of the tensor that was read last, which files that are read by names hold for its other parts."""
+    if isinstance(source, NamedRoles):
+        source.release()
 
 
 def frozen_digests(run: Path) -> frozenset[str]:
-    """Hash the tensors of the model that a run trained an adapter beside, those of each block apart.
+    """Hash the tensors of the model that a run trained an adapter beside, those of each block and each expert apart.
 
     Raises:
         InputError: that model is missing or corrupted.
@@ -288,7 +248,9 @@ def frozen_digests(run: Path) -> frozenset[str]:
     digests: set[str] = set()
     for path in frozen.shapes:
         tensor = frozen.load(path)
-        digests |= {tensor_digest(part) for part in (tensor if path.startswith("blocks/") else [tensor])}
+        blocks = tensor if path.startswith("blocks/") else [tensor]
+        # A parameter that a block has of each expert has three axes there.
+        digests |= {tensor_digest(part) for block in blocks for part in (block if block.ndim > 2 else [block])}
     return frozenset(digests)
 
 

@@ -151,12 +151,12 @@ def _shared_tables(first: CheckpointSummary, second: CheckpointSummary, runs: Ch
 
 def _equal_matrices(first: CheckpointSummary, second: CheckpointSummary) -> set[MatrixCell]:
     """Return the matrices that two checkpoints have in common, experts of a block only where all of them are equal."""
-    digests, others = _digests(first), _digests(second)
+    digests, other_digests = _digests(first), _digests(second)
     is_equal: dict[MatrixCell, bool] = {}
     for role in first.source.roles if digests else ():
         if role.path in digests and role.component == LANGUAGE and role.leaf in ("kernel", "embedding"):
             cell = role.block, role.matrix
-            is_equal[cell] = is_equal.get(cell, True) and others.get(role.path) == digests[role.path]
+            is_equal[cell] = is_equal.get(cell, True) and other_digests.get(role.path) == digests[role.path]
     return {cell for cell, equal in is_equal.items() if equal}
 
 

@@ -272,11 +272,16 @@ def test_neurons_in_pairs_have_half_the_draws():
     p_values = []
     for seed in range(300):
         drawn = 0.02 * np.random.default_rng(seed).standard_normal((2, 64, 88), np.float32)
-        parts = {
-            f"blocks/mlp/gate/kernel/{layer}": moments_of(np.concatenate([leaf, -leaf], axis=1))
-            for layer, leaf in enumerate(drawn)
+        roles = [
+            Role("language", "gate", "kernel", layer + 1, None, (), name=f"blocks/mlp/gate/kernel/{layer}")
+            for layer in range(2)
+        ]
+        moments = {
+            role.path: moments_of(np.concatenate([leaf, -leaf], axis=1))
+            for role, leaf in zip(roles, drawn, strict=True)
         }
-        summary = SimpleNamespace(item=item, opened=SimpleNamespace(cfg=cfg), moments=parts)
+        source = SimpleNamespace(roles=roles)
+        summary = SimpleNamespace(item=item, opened=SimpleNamespace(cfg=cfg), moments=moments, source=source)
         [group] = _deviations(summary)
         p_values.append(group.p_value)
     assert kstest(p_values, "uniform").pvalue > 1e-3

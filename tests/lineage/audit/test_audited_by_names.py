@@ -178,9 +178,7 @@ def test_a_run_that_goes_on_with_another_configuration_is_one_run(tmp_path):
     report = audit_folder(native)
     assert report["clean"] and report["findings"] == [] and "those of 1 checkpoint by the names" in report["basis"]
     assert all(pair["tied"] for pair in report["pairs"])
-    # The rows of those that run stay as they are.
-    assert "blocks/mlp/up/kernel/0" in report["checkpoints"][0]["digests"]
-    assert "language/blocks/1/up/kernel" in report["checkpoints"][3]["digests"]
+    assert all("language/blocks/1/up/kernel" in row["digests"] for row in report["checkpoints"])
     # A copy under the other configuration is a copy.
     shutil.copytree(refused / "step200", native / "step400")
     assert only(audit_folder(native), "duplicate")["subjects"] == ["step200", "step400"]

@@ -116,7 +116,7 @@ def test_a_checkpoint_of_other_shapes_is_named_and_the_rest_audited(tmp_path):
     report = audit_folder(tmp_path)
     broken = only(report, "break")
     assert broken["subjects"] == ["seed1-step200"] and "other shapes" in broken["text"] and "/" not in broken["text"]
-    assert "is [2, 48, 48] here and [2, 32, 32] there" in broken["text"]
+    assert "is [96, 48] here and [96, 32] there" in broken["text"]
     assert only(report, "duplicate")["subjects"] == ["seed1-step300", "seed1-step400"]
     [pair] = [pair for pair in report["pairs"] if pair["checkpoints"] == ["seed1-step0", "seed2-step0"]]
     assert not pair["tied"] and "widths differ" in pair["reason"]

@@ -1,8 +1,14 @@
 """Training runs of this package are audited as they lie."""
 
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 
+from bornbiased_jax.checkpoints.digests import tensor_digest
 from bornbiased_jax.cli.main import run
+from bornbiased_jax.lineage.audit import summary
 from bornbiased_jax.lineage.audit.audit import audit_folder
 
 
@@ -29,3 +35,13 @@ def test_runs_are_clean_their_records_tell_and_a_damaged_checkpoint_leaves_the_o
         "seed=1,step=4",
         "seed=2,step=4",
     }
+
+
+def test_each_expert_of_a_model_beside_an_adapter_is_known_by_a_digest(monkeypatch):
+    draws = np.random.default_rng(0)
+    shapes = {"embed/embedding": (6, 4), "blocks/mlp_norm/scale": (2, 4), "blocks/mlp/up/kernel": (2, 3, 4, 5)}
+    tensors = {path: draws.standard_normal(shape, np.float32) for path, shape in shapes.items()}
+    monkeypatch.setattr(summary, "frozen_tree", lambda _run: SimpleNamespace(shapes=shapes, load=tensors.__getitem__))
+    experts, scales = tensors["blocks/mlp/up/kernel"].reshape(6, 4, 5), tensors["blocks/mlp_norm/scale"]
+    expected = {tensor_digest(tensor) for tensor in (*experts, *scales, tensors["embed/embedding"])}
+    assert summary.frozen_digests(Path()) == expected
