@@ -97,7 +97,7 @@ class Checkpoint(StoredModel):
         checkpoint = cls(
             config,
             reference,
-            lambda path: [Piece(path, (), lambda _: on_host(flat[path]))],
+            lambda path: [Piece(path, (), lambda: on_host(flat[path]))],
             seed=seed,
             is_initial=is_initial,
             reference=reference,
@@ -152,14 +152,12 @@ class Checkpoint(StoredModel):
             for layer in range(row.shape[0]) if row.is_stacked else (None,):
                 yield path if layer is None else f"{path}/{layer}", path, layer
 
-    def read(self, path: str, layer: int | None = None, *, rows: int | None = None) -> np.ndarray:
+    def read(self, path: str, layer: int | None = None) -> np.ndarray:
         """Read one parameter, of one block where it lies in the blocks: float32, not to be written to.
 
         Args:
             path: of the parameter ("blocks/mlp/up/kernel").
             layer: the block, from 0; None outside the blocks.
-            rows: only so many first rows, and no more of a file than they need (of a run all is read); a vector is
-                given whole.
 
         Raises:
             InputError: it holds NaN or infinite values.
@@ -168,8 +166,7 @@ class Checkpoint(StoredModel):
         row = parameter_table(self.config)[path]
         if row.is_stacked != (layer is not None) or (layer is not None and not 0 <= layer < row.shape[0]):
             raise KeyError(f"{path} of block {layer}")
-        shape = row.block_shape
-        return read_parameter(self.pieces(path), shape, layer, rows if len(shape) > 1 else None)
+        return read_parameter(self.pieces(path), row.block_shape, layer)
 
     def by_role(self) -> NativeRoles:
         """Return the tensors by role: what comparison and fingerprints read."""

@@ -138,7 +138,7 @@ def decode(source: NamedTensors, config: Mapping[str, object]) -> NamedTensors:
     schemes = sorted({tensor.kind for tensor, _ in decoded.values()})
     notes = (f"weights are stored as {' and '.join(schemes)} and decoded",) if schemes else ()
     rows = sorted(tensors.items())
-    readable = {name: tensor._replace(read=functools.partial(read, name), first=None) for name, tensor in rows}
+    readable = {name: tensor._replace(read=functools.partial(read, name)) for name, tensor in rows}
     return NamedTensors(source.where, readable, (*source.notes, *notes))
 
 
