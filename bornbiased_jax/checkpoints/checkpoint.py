@@ -312,7 +312,7 @@ def open_checkpoint(
     elif reference.kind == "run":
         stored = run.read_headers(reference.path, reference.seed, reference.step)
     elif reference.kind == "gguf":
-        stored = gguf.read_headers(reference.path, reference.window)
+        stored = gguf.read_headers(reference.path)
     else:
         stored = huggingface.read_headers(reference.path, file=file, ignore_fields=ignore_fields)
     stored.description = reference.describe(stored.description)

@@ -111,12 +111,11 @@ def read_named(path: Path) -> tuple[NamedTensors, dict[str, object], tuple[Path,
     return file.tensors, config, file.tokenizer_files
 
 
-def read_headers(path: Path, window: int | None = None, *, is_compared: bool = False) -> StoredModel:
+def read_headers(path: Path, *, is_compared: bool = False) -> StoredModel:
     """Read a GGUF file's fields and its list of tensors, and (but for RoPE's table) none of the tensors.
 
     Args:
         path: of the file.
-        window: of attention, for the architecture that Mistral shares with LLaMA: files of it never carry one.
         is_compared: leave out all fields but sizes, for a comparison of weights: such a model is not to be run.
 
     Raises:
@@ -146,8 +145,8 @@ def read_headers(path: Path, window: int | None = None, *, is_compared: bool = F
     has_qkv_bias = "blk.0.attn_q.bias" in shapes or "blk.0.attn_qkv.bias" in shapes
     biases = Biases(has_qkv_bias, "blk.0.attn_output.bias" in shapes, "blk.0.ffn_up.bias" in shapes)
     # The architecture, then where each of its parameters lies.
-    cfg = _with_window(_config(fields, family, shapes, biases), fields, family, window)
-    lacking = _lacking_window(fields, family, window)
+    cfg = _config(fields, family, shapes, biases)
+    lacking = _lacking_window(fields, family)
     if lacking:
         progress.once(progress.warn, f"{path} {lacking}")
     if ROPE_DIVISORS in shapes:
@@ -217,23 +216,14 @@ def _config(fields: Fields, family: Family, shapes: Mapping[str, tuple[int, ...]
         raise InputError(f"{path} describes no model that can be built: {error}") from error
 
 
-def _with_window(cfg: ModelConfig, fields: Fields, family: Family, window: int | None) -> ModelConfig:
-    """Return the config with the window that a user gives."""
-    if window is None:
-        return cfg
-    if family.name != "llama":
-        raise InputError(f"{fields.where} is of the family {family.name}, not llama: leave out @window={window}")
-    return cfg.replace(window=window)
-
-
-def _lacking_window(fields: Fields, family: Family, window: int | None) -> str:
-    """Return what to say of a Mistral that is read without its window; nothing of other files."""
+def _lacking_window(fields: Fields, family: Family) -> str:
+    """Return what to say of a Mistral, whose files never carry its window; nothing of other files."""
     names = " ".join(str(value) for name, value in fields.values.items() if name.startswith("general."))
-    if window is not None or family.name != "llama" or "mistral" not in names.lower():
+    if family.name != "llama" or "mistral" not in names.lower():
         return ""
     return (
         "is named a Mistral, and its sliding window, if it has one, is not in the file: beyond it logits are not "
-        f"those of the source; if config.json there has sliding_window, say 4096, name {fields.where}@window=4096"
+        "those of the source; if config.json there has a sliding_window, name that folder for longer texts"
     )
 
 
