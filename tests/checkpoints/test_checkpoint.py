@@ -83,7 +83,7 @@ def test_a_tokenizer_larger_than_the_model_is_refused(tmp_path):
 
 def test_token_added_after_training_needs_no_row_of_the_model(tmp_path):
     """``add_special_tokens({"pad_token": "[PAD]"})`` without resizing: one id more than the model has."""
-    trained = train_bpe(["a word and another word"] * 3, 270, exact=False)
+    trained = train_bpe(["a word and another word"] * 3, 270)
     cfg = preset("llama-tiny", **{**SMALL, "vocab_size": trained.vocab_size})
     content = json.loads(trained.json_text)
     pad = {"id": cfg.vocab_size, "content": "[PAD]", "special": True, "normalized": False}
