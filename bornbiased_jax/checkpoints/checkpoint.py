@@ -142,10 +142,6 @@ class Checkpoint(StoredModel):
             raise InputError(f"{self.reference} has no tokenizer: name one with --tokenizer")
         return tokenizer
 
-    def has(self, path: str) -> bool:
-        """Tell whether the architecture has a parameter of this path."""
-        return path in parameter_table(self.config)
-
     def tensors(self) -> Iterator[tuple[str, str, int | None]]:
         """Yield name, path and block of every tensor, in the architecture's order; :meth:`read` takes the last two."""
         for path, row in parameter_table(self.config).items():
@@ -253,10 +249,6 @@ class Checkpoint(StoredModel):
         if {"tensor_facts", "streamed"} & self.__dict__.keys():
             return self.tensor_facts["digests"]
         return {name: tensor_digest(self.read(path, layer)) for name, path, layer in self.tensors()}
-
-    def tensor_digests(self) -> dict[str, str]:
-        """Return SHA-256 of every tensor by path and block; see :func:`bornbiased_jax.checkpoints.tensor_digests`."""
-        return dict(self._digests)
 
     def digest(self) -> str:
         """Return SHA-256 of all weights as float32, whatever the format, the order of tensors, or ``dtype``."""
