@@ -98,8 +98,9 @@ CONVENTIONS: tuple[Convention, ...] = (
     # W_pack: Baichuan, modeling_baichuan.py, BaichuanAttention. Wqkv: llm-foundry layers/attention.py.
     # c_attn: Qwen of 2023, modeling_qwen.py, QWenAttention. att_proj: allenai/OLMo olmo/model.py, OLMoSequentialBlock.
     # qkv: openai/gpt-oss torch/model.py, AttentionBlock; LitGPT litgpt/model.py, CausalSelfAttention.
+    # wqkv, wo: MoonViT, modeling_kimi_vl.py, MoonVitEncoderLayer.
     Convention(
-        rf"{_A}(c_attn|qkv|in_proj)|{_AM}(qkv_proj|Wqkv|W_pack)|att_proj",
+        rf"{_A}(c_attn|qkv|in_proj)|{_AM}(qkv_proj|Wqkv|W_pack)|att_proj|wqkv",
         "query+key+value",
         "joined",
     ),
@@ -124,7 +125,7 @@ CONVENTIONS: tuple[Convention, ...] = (
     Convention(rf"{_A}(c_v|wv|value|value_proj|to_v|v_lin)|(?:{_AM})?v_proj", "value"),
     Convention(
         rf"{_A}(out_proj|c_proj|wo|Wo|dense|proj|linear|linear_proj|to_out\.0|out|out_lin)|"
-        rf"{_AM}o_proj|attn_out|attention\.output\.dense",
+        rf"{_AM}o_proj|attn_out|wo|attention\.output\.dense",
         "output",
     ),
     Convention(f"(?:{_A})?(q_norm|q_layernorm|query_norm|q_ln|query_layernorm|norm_q)", "norm:query_norm"),
@@ -169,7 +170,7 @@ CONVENTIONS: tuple[Convention, ...] = (
     # fc_1, fc_2, proj: litgpt/model.py, LLaMAMLP; fc, proj: GptNeoxMLP there.
     # fc11, fc12: Nomic BERT, transformers conversion_mapping.py.
     Convention(rf"(?:{_X}|{_M})(gate_proj|w1|wi_0|fc_1|fc12)", "gate"),
-    Convention(rf"(?:{_X}|{_M})(up_proj|w3|wi_1|fc_2|fc|fc11|lin1)", "up"),
+    Convention(rf"(?:{_X}|{_M})(up_proj|w3|wi_1|fc_2|fc|fc0|fc11|lin1)", "up"),
     Convention(f"(?:{_M})?(c_fc|fc1|fc_in)|{_M}(linear_1|wi)|intermediate\\.dense|mlp\\.0", "up"),
     Convention(
         rf"(?:{_X}|{_M})(down_proj|w2|wo|output_linear|linear_fc2|proj|lin2)|{_X}fc2|"
@@ -207,7 +208,7 @@ CONVENTIONS: tuple[Convention, ...] = (
         "norm:mlp_post_norm",
     ),
     Convention(
-        "input_layernorm|ln_1|ln1|ln_attn|layer_norm1|norm1|norm_1|attention_norm|self_attn_layer_norm|attn_norm|norm|"
+        "input_layernorm|ln_1|ln1|ln_attn|layer_norm1|norm0|norm1|norm_1|attention_norm|self_attn_layer_norm|attn_norm|norm|"
         r"self_attention\.linear_qkv\.layer_norm|input_norm|pre_self_attention_(layer_)?norm|operator_norm|"
         "attention_layernorm|attention_layer_norm|pre_attention_layernorm|pre_attn_norm|pre_mixer_norm|temporal_pre_norm",
         "norm:attention_norm",

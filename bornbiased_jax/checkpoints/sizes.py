@@ -211,6 +211,9 @@ def settle(tensors: Sequence[NamedTensor], sizes: Mapping[str, Sizes], shapes: N
         gated_size = 2 * ((size.query_size or 0) + (size.key_size or 0))
         if row.groups == "query+key+value" and row.split == "grouped" and shape[0] == gated_size:
             return tensor._replace(row=row._replace(groups="query+output_gate+key+value"))
+        # MoonViT counts from 0.
+        if tensor.tail == "mlp.fc1" and "mlp.fc0" in in_block:
+            return tensor._replace(row=row._replace(groups="down"))
         if tensor.module == "query_norm" and shape == (ranks.get((tensor.component, tensor.block)),):
             return tensor._replace(row=row._replace(groups="latent:q_a_norm"))
         if tensor.group == "norm":
@@ -249,6 +252,8 @@ def _settled_norm(tensor: NamedTensor, in_block: Mapping[str, str]) -> str:
         if not has_first and "norm:mlp_post_norm" in in_block.values():
             return "norm:attention_norm"
     if tensor.tail == "post_feedforward_layernorm" and not has_first:
+        return "norm:mlp_norm"
+    if tensor.tail == "norm1" and "norm0" in in_block:
         return "norm:mlp_norm"
     return groups
 

@@ -376,6 +376,24 @@ def test_an_encoder_beside_a_decoder_is_a_component_of_its_own(rng):
     assert all(("encoder" in role.name) == (role.component == "encoder") for role in source.roles)
 
 
+def test_moonvit_counts_its_norms_and_layers_from_0(rng):
+    width, hidden = 8, 12
+    shapes = {"wqkv": (3 * width, width), "wo": (width, width), "norm0": (width,), "norm1": (width,)}
+    shapes |= {"mlp.fc0": (hidden, width), "mlp.fc1": (width, hidden)}
+    place = "vision_tower.encoder.blocks.0"
+    tensors = {f"{place}.{name}.weight": rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    tensors |= {name: array for name, array in _tiny(rng).items()}
+    source = _source(tensors, {"vision_config": {"num_attention_heads": 2}})
+    assert source.unread == ()
+    arrays = {role.path: source.read(role) for role in source.roles}
+    for number, name in enumerate(("query", "key", "value")):
+        part_OI = np.split(tensors[f"{place}.wqkv.weight"], 3)[number]
+        np.testing.assert_array_equal(arrays[f"vision/blocks/1/{name}/kernel"], part_OI.T)
+    np.testing.assert_array_equal(arrays["vision/blocks/1/down/kernel"], tensors[f"{place}.mlp.fc1.weight"].T)
+    np.testing.assert_array_equal(arrays["vision/blocks/1/mlp_norm/scale"], tensors[f"{place}.norm1.weight"])
+    np.testing.assert_array_equal(arrays["vision/blocks/1/attention_norm/scale"], tensors[f"{place}.norm0.weight"])
+
+
 def test_tied_table_stored_under_the_name_of_the_head(rng):
     tensors = _tiny(rng)
     tensors["lm_head.weight"] = tensors.pop("model.embed_tokens.weight")
