@@ -1,5 +1,6 @@
 """GGUF files, written here with the rules of llama.cpp's converter."""
 
+import json
 from pathlib import Path
 
 import gguf
@@ -93,6 +94,21 @@ def test_models_of_transformers_come_back_from_gguf_files(tmp_path, name):
     assert {field for field in fields if fields[field] != expected[field]} == UNSAID.get(name, set())
 
 
+@pytest.mark.slow
+def test_a_mixture_of_before_june_2024_states_the_length_of_its_shared_expert_alone(tmp_path):
+    """Of Qwen1.5-MoE-A2.7B: 5,632, and four of its experts are chosen, of 1,408 neurons each."""
+    cfg, params = initial("qwen2moe-tiny", experts_per_token=2, shared_expert_width=192)
+    export_hugging_face(cfg, params, tmp_path / "hf")
+    config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    del config["moe_intermediate_size"], config["shared_expert_intermediate_size"]
+    (tmp_path / "hf" / "config.json").write_text(json.dumps(config | {"intermediate_size": 192}))
+    checkpoint = open_checkpoint(convert(tmp_path / "model.gguf", tmp_path / "hf"))
+    assert (checkpoint.cfg.d_ff, checkpoint.cfg.shared_expert_width) == (96, 192)
+    np.testing.assert_array_equal(
+        checkpoint.params()["blocks"]["mlp"]["up"]["kernel"], params["blocks"]["mlp"]["up"]["kernel"]
+    )
+
+
 # Family, and of each published model layers, width, heads, size of a head, and what logits of attention are divided by
 # the root of (``query_pre_attn_scalar``).
 PUBLISHED = [
@@ -162,11 +178,18 @@ def _llama3_divisors(head_dim, factor, positions):
     return {"rope_freqs.weight": np.asarray(divisors, np.float32)}
 
 
-@pytest.mark.parametrize("factor", [32.0, 8.0, 4.0, 1.6, 16.0])
-def test_llama3_scaling_of_any_factor_is_told_from_its_divisors(tmp_path, factor):
-    scaling = dict(rope_scaling="llama3", rope_scaling_factor=factor, rope_original_max_seq_len=8192)
-    cfg, params = initial("llama-tiny", **scaling, rope_theta=500_000.0, head_dim=64)
-    tensors = _llama3_divisors(64, factor, 8192)
+@pytest.mark.parametrize(
+    ("factor", "positions", "head_dim"),
+    [
+        *((factor, 8192, 64) for factor in (32.0, 8.0, 4.0, 1.6, 16.0)),
+        # Contexts of another length, and heads so small that no wavelength is scaled by the whole factor.
+        *((4.0, 2048, 64), (8.0, 131_072, 128), (4.0, 8192, 4)),
+    ],
+)
+def test_llama3_scaling_of_any_factor_is_told_from_its_divisors(tmp_path, factor, positions, head_dim):
+    scaling = dict(rope_scaling="llama3", rope_scaling_factor=factor, rope_original_max_seq_len=positions)
+    cfg, params = initial("llama-tiny", **scaling, rope_theta=500_000.0, head_dim=head_dim)
+    tensors = _llama3_divisors(head_dim, factor, positions)
     path = write(tmp_path / "model.gguf", cfg, params, tmp_path / "hf", tensors=tensors)
     assert open_checkpoint(path).cfg.replace(init=cfg.init) == cfg
 

@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -195,7 +195,8 @@ def _config(fields: Fields, family: Family, shapes: Mapping[str, tuple[int, ...]
     scaling = get("rope.scaling.type", "none")
     if scaling not in ("none", "linear"):
         raise InputError(f"{path} has {fields.prefix}rope.scaling.type={scaling!r}, which is not none or linear")
-    factor = 1.0 if scaling == "none" else get("rope.scaling.factor")
+    # Files from before rope.scaling.type existed give the factor alone.
+    factor = get("rope.scale_linear", 1.0) if scaling == "none" else get("rope.scaling.factor")
     get("rope.scaling.original_context_length", None)
     bias = biases.output or biases.mlp
     epsilon = "attention.layer_norm_epsilon" if family.fixed["norm"] == "layernorm" else _RMS_EPSILON
@@ -292,9 +293,12 @@ def _mixture(width: str, *, is_normalized: bool) -> Callable[[Fields], ConfigFie
 
 
 def _qwen2_moe(fields: Fields) -> ConfigFields:
+    # Files made before June 2024 state the shared expert's width alone, which the chosen experts make up together.
+    shared_width, num_chosen = fields.get("feed_forward_length"), fields.get("expert_used_count")
     return {
-        **_mixture("expert_feed_forward_length", is_normalized=False)(fields),
-        "shared_expert_width": fields.get("expert_shared_feed_forward_length"),
+        **_mixture("feed_forward_length", is_normalized=False)(fields),
+        "d_ff": fields.get("expert_feed_forward_length", shared_width // max(num_chosen, 1)),
+        "shared_expert_width": fields.get("expert_shared_feed_forward_length", shared_width),
     }
 
 
@@ -386,14 +390,39 @@ _NAMES = {
 
 
 def _with_rope_divisors(cfg: ModelConfig, divisors: np.ndarray, path: Path) -> ModelConfig:
-    """Return the config whose RoPE scaling these divisors of the frequencies come from: Llama 3's, of any factor."""
+    """Return the config whose RoPE scaling these divisors of the frequencies come from."""
     plain = frequencies(cfg.replace(rope_scaling="none", rope_scaling_factor=1.0))
     if cfg.rope_scaling == "none" and divisors.shape == plain.shape:
         if np.all(divisors == 1.0):
             return cfg
-        # The longest wavelength is scaled by the whole factor, which is without the error of single precision.
         if np.all(np.isfinite(divisors) & (divisors >= 1.0)):
-            scaled = cfg.replace(rope_scaling="llama3", rope_scaling_factor=float(f"{divisors[-1]:.5g}"))
-            if np.allclose(plain / frequencies(scaled), divisors, rtol=1e-5, atol=0.0):
-                return scaled
+            for scaled in _llama3_configs(cfg, divisors.astype(np.float64), 2 * np.pi / plain):
+                if np.allclose(plain / frequencies(scaled), divisors, rtol=1e-5, atol=0.0):
+                    return scaled
     raise InputError(f"{path} scales RoPE by a table ({ROPE_DIVISORS}) other than Llama 3's: that is not supported")
+
+
+def _llama3_configs(cfg: ModelConfig, divisors_F: np.ndarray, wavelengths_F: np.ndarray) -> Iterator[ModelConfig]:
+    """Yield configs with Llama 3's scaling that a table may come from: of 8,192 original positions, then of others.
+
+    A divisor d is 1 / (s + (1 - s) / factor), in which s falls from 1 to 0 as wavelengths grow (:func:`frequencies`).
+    """
+    low, high = cfg.rope_low_freq_factor, cfg.rope_high_freq_factor
+    scaled = cfg.replace(rope_scaling="llama3")
+    # The factor, from the longest wavelength: the divisor itself where s is 0 there.
+    smooth = float(np.clip((cfg.rope_original_max_seq_len / wavelengths_F[-1] - low) / (high - low), 0.0, 1.0))
+    remainder = 1 / divisors_F[-1] - smooth
+    if 0 < remainder <= 1 - smooth:
+        yield scaled.replace(rope_scaling_factor=_rounded((1 - smooth) / remainder))
+    # The number of positions, from a wavelength where s lies between 0 and 1.
+    factor = float(divisors_F.max())
+    is_between_F = (divisors_F > 1.0) & (divisors_F < factor)
+    if np.any(is_between_F):
+        smooth = (1 / divisors_F[is_between_F][0] - 1 / factor) / (1 - 1 / factor)
+        positions = round(float(wavelengths_F[is_between_F][0]) * (low + smooth * (high - low)))
+        yield scaled.replace(rope_scaling_factor=_rounded(factor), rope_original_max_seq_len=positions)
+
+
+def _rounded(factor: float) -> float:
+    """Return a factor without the error of single precision."""
+    return float(f"{factor:.5g}")
