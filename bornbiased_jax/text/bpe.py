@@ -1,8 +1,11 @@
-"""Tokenizers run by the library ``tokenizers``: tokenizer.json, GPT-2's files, trained."""
+"""Tokenizers run by the library ``tokenizers``: tokenizer.json, GPT-2's files, tiktoken ranks, trained."""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import contextlib
+import dataclasses
 import hashlib
 import os
 import threading
@@ -13,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import tokenizers
-from tokenizers import decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from bornbiased_jax import io
 from bornbiased_jax.errors import InputError
@@ -30,9 +33,15 @@ _END_TOKENS = (END_OF_TEXT, "</s>", "<|end_of_text|>", "<eos>", "<|im_end|>")
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _SPACES = r"\s+(?!\S)|\s+"
 GPT2_PATTERN = rf"'s|'t|'re|'ve|'m|'ll|'d| ?\p{{L}}+| ?\p{{N}}+| ?[^\s\p{{L}}\p{{N}}]+|{_SPACES}"
+_UPPER, _LOWER = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
 _REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|" + _SPACES
 CL100K_PATTERN = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_REST}"
 QWEN_PATTERN = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_REST}"
+O200K_PATTERN = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}]*[{_LOWER}]+{_CONTRACTIONS}?"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}]+[{_LOWER}]*{_CONTRACTIONS}?"
+    rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|\s*[\r\n]+|{_SPACES}"
+)
 
 
 def _byte_characters() -> dict[int, str]:
@@ -202,6 +211,7 @@ class ByteLevel:
         eos_token: the special token that ends a document.
         bos_token: the special token that stands before a text.
         ignores_merges: a word that is in the vocabulary is one piece, merges or not.
+        nfc: the text is normalized to NFC first.
     """
 
     patterns: Sequence[str] = (GPT2_PATTERN,)
@@ -210,6 +220,7 @@ class ByteLevel:
     eos_token: str | None = None
     bos_token: str | None = None
     ignores_merges: bool = False
+    nfc: bool = False
 
 
 def from_byte_level(
@@ -244,6 +255,8 @@ def from_byte_level(
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.pre_tokenizer = pre_tokenizers.Sequence([*splits, byte_level])
     backend.decoder = decoders.ByteLevel()
+    if scheme.nfc:
+        backend.normalizer = normalizers.NFC()
     # In the order of their ids: the library keeps the ids that the vocabulary already gives them.
     by_id = sorted(scheme.special, key=lambda token: ids[token])
     backend.add_special_tokens([tokenizers.AddedToken(token, normalized=False, special=True) for token in by_id])
@@ -297,6 +310,91 @@ def is_vocabulary(value: object) -> bool:
         and bool(value)
         and all(type(token) is int and 0 <= token <= _LARGEST_ID for token in value.values())
     )
+
+
+def _llama3_special() -> dict[str, int]:
+    reserved = "<|reserved_special_token_{}|>".format
+    names = ["<|begin_of_text|>", "<|end_of_text|>", *map(reserved, range(4))]
+    names += [
+        "<|start_header_id|>",
+        "<|end_header_id|>",
+        reserved(4),
+        "<|eot_id|>",
+        *map(reserved, range(5, 251)),
+    ]
+    return {name: 128_000 + i for i, name in enumerate(names)}
+
+
+def _qwen_special() -> dict[str, int]:
+    names = [END_OF_TEXT, "<|im_start|>", "<|im_end|>", *(f"<|extra_{i}|>" for i in range(205))]
+    return {name: 151_643 + i for i, name in enumerate(names)}
+
+
+# A rank file holds neither its word pattern nor its special tokens: it is known by its number of ranks.
+TIKTOKEN_SCHEMES = {
+    50_256: ByteLevel(patterns=[GPT2_PATTERN], special={END_OF_TEXT: 50_256}, eos_token=END_OF_TEXT),
+    100_256: ByteLevel(
+        patterns=[CL100K_PATTERN],
+        special={
+            END_OF_TEXT: 100_257,
+            "<|fim_prefix|>": 100_258,
+            "<|fim_middle|>": 100_259,
+            "<|fim_suffix|>": 100_260,
+            "<|endofprompt|>": 100_276,
+        },
+        eos_token=END_OF_TEXT,
+    ),
+    128_000: ByteLevel(
+        patterns=[CL100K_PATTERN],
+        special=_llama3_special(),
+        eos_token="<|end_of_text|>",
+        bos_token="<|begin_of_text|>",
+    ),
+    151_643: ByteLevel(patterns=[QWEN_PATTERN], special=_qwen_special(), eos_token=END_OF_TEXT, nfc=True),
+    199_998: ByteLevel(
+        patterns=[O200K_PATTERN],
+        special={END_OF_TEXT: 199_999, "<|endofprompt|>": 200_018},
+        eos_token=END_OF_TEXT,
+    ),
+}
+
+
+def from_tiktoken(data: bytes, name: str) -> LibraryTokenizer:
+    """Read a rank file of tiktoken: a line for each token, its bytes in base64 and its rank.
+
+    The ranks of GPT-2 (r50k), cl100k, o200k, Llama-3 and Qwen are known.
+
+    Raises:
+        InputError: the file is corrupted, or of another vocabulary.
+    """
+    ranks: dict[bytes, int] = {}
+    for number, line in enumerate(data.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            encoded, rank = line.split()
+            ranks[base64.b64decode(encoded, validate=True)] = int(rank)
+        except (ValueError, binascii.Error) as error:
+            raise InputError(
+                f"{name}: line {number} is not a token in base64 and a rank: put the model's own there"
+            ) from error
+    # The number of ranks tells the word pattern and the special tokens.
+    scheme = TIKTOKEN_SCHEMES.get(len(ranks))
+    if scheme is None or sorted(ranks.values()) != list(range(len(ranks))):
+        sizes = ", ".join(f"{count:,}" for count in TIKTOKEN_SCHEMES)
+        raise InputError(
+            f"{name} holds {len(ranks):,} ranks, which is no known vocabulary ({sizes}): convert it to a tokenizer.json"
+        )
+    spelled = {token: "".join(BYTE_CHARACTERS[byte] for byte in token) for token in ranks}
+    merges = []
+    for token in sorted(ranks, key=ranks.__getitem__):
+        # tiktoken joins any neighbors whose sum is a token, lowest rank first: all ways to halve a token.
+        for half in range(1, len(token)):
+            left, right = spelled.get(token[:half]), spelled.get(token[half:])
+            if left is not None and right is not None:
+                merges.append((left, right))
+    vocab = {spelled[token]: rank for token, rank in ranks.items()}
+    return from_byte_level(vocab, merges, name, dataclasses.replace(scheme, ignores_merges=True))
 
 
 def train_bpe(documents: Iterable[str], vocab_size: int) -> LibraryTokenizer:

@@ -30,6 +30,7 @@ _IN_FOLDER = (
     bpe.TOKENIZER_FILE,
     byte_level.BYTES_FILE,
     sentence_piece.MODEL_FILE,
+    "*.tiktoken",
     "*encoder.json",
     "vocab.json",
     "*.model",
@@ -67,7 +68,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     """Load a tokenizer from a file, or from a folder that holds one; the kind is told from the content.
 
     Known are: ``tokenizer.json`` (Hugging Face), GPT-2's ``encoder.json`` with ``vocab.bpe`` (either may be
-    named), SentencePiece ``.model``, GGUF files, and what :meth:`Tokenizer.save` writes.
+    named), SentencePiece ``.model``, tiktoken rank files, GGUF files, and what :meth:`Tokenizer.save` writes.
 
     Raises:
         InputError: the file is missing, corrupted or of no known kind, or needs an extra that is not installed.
@@ -95,6 +96,8 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
         return _from_json(path)
     if name.endswith(tuple(merges for _, merges in _PAIRS)):
         return _from_pair(path)
+    if _is_rank_file(data):
+        return bpe.from_tiktoken(data, name)
     if name.endswith(".bin"):
         raise InputError(
             f"{path} is not opened as it is: if it is a llama2.c tokenizer, convert it with its model, "
@@ -106,7 +109,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
         if model.vocab_size:
             return model
     raise UnknownTokenizerError(
-        f"{path} is no tokenizer of a known kind: name a tokenizer.json, encoder.json, .model or .gguf"
+        f"{path} is no tokenizer of a known kind: name a tokenizer.json, encoder.json, .model, .tiktoken or .gguf"
     )
 
 
@@ -120,6 +123,11 @@ def _in_folder(folder: Path) -> Path:
         if matches:
             return matches[0]
     raise InputError(f"{folder} holds no tokenizer: name a tokenizer file")
+
+
+def _is_rank_file(data: bytes) -> bool:
+    words = data[:4096].split(b"\n", 1)[0].split()
+    return len(words) == 2 and words[1].isdigit() and data[:4096].isascii()
 
 
 def _read_text(path: Path) -> str:

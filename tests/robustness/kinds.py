@@ -1,11 +1,13 @@
 """Every kind of file that is read: how a small good one is made, which file of it is corrupted, and who reads it."""
 
+import base64
 import gzip
 import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 
@@ -18,7 +20,7 @@ from bornbiased_jax.lineage import output_fingerprint as prints
 from bornbiased_jax.lineage.audit.listing import audit_listing
 from bornbiased_jax.probes.inputs import from_tokens
 from bornbiased_jax.store import Request, fulfill, status
-from bornbiased_jax.text import load_tokenizer, read_documents
+from bornbiased_jax.text import bpe, load_tokenizer, read_documents
 from bornbiased_jax.text.bpe import BYTE_CHARACTERS, train_bpe
 from bornbiased_jax.training.config import PretrainConfig
 from bornbiased_jax.training.metrics import read_metrics
@@ -89,6 +91,23 @@ def _pair(name: str) -> Callable[[Path], str]:
         return name
 
     return make
+
+
+RANKS = [bytes([byte]) for byte in range(256)] + [b"th", b"the", b" q", b"qu", b"ck", b"own"]
+
+
+def _ranks(folder: Path) -> str:
+    lines = (base64.b64encode(piece) + f" {rank}\n".encode() for rank, piece in enumerate(RANKS))
+    (folder / "r.tiktoken").write_bytes(b"".join(lines))
+    return "r.tiktoken"
+
+
+def _encode_ranks(folder: Path, path: Path) -> Any:
+    """As if a model were known by so few ranks."""
+    special = {bpe.END_OF_TEXT: len(RANKS)}
+    scheme = bpe.ByteLevel(patterns=[bpe.CL100K_PATTERN], special=special, eos_token=bpe.END_OF_TEXT)
+    with mock.patch.dict(bpe.TIKTOKEN_SCHEMES, {len(RANKS): scheme}):
+        return _encode(folder, path)
 
 
 def _vocabulary(folder: Path) -> str:
@@ -238,6 +257,7 @@ KINDS: dict[str, Kind] = {
     )),
     "encoder.json": Kind(_pair("encoder.json"), _encode),
     "vocab.bpe": Kind(_pair("vocab.bpe"), _encode),
+    "tiktoken": Kind(_ranks, _encode_ranks),
     "SentencePiece": Kind(_sentence_piece, _encode),
     "run.json": Kind(_run("run.json"), _runs),
     "metrics.jsonl": Kind(_run("metrics.jsonl"), _metrics),

@@ -1,5 +1,6 @@
-"""BPE by the library: training, and GPT-2's two files."""
+"""BPE by the library: training, GPT-2's two files, tiktoken's ranks."""
 
+import base64
 import json
 import os
 import subprocess
@@ -106,6 +107,83 @@ def test_gpt2_agrees_with_known_encodings(shared):
     for text, ids in existing.items():
         assert gpt2.encode(text).tolist() == ids
         assert gpt2.decode(ids) == text
+
+
+def tiktoken_reference(ranks: dict[bytes, int], word: bytes) -> list[int]:
+    """tiktoken's own rule on one word: join the leftmost neighbors whose sum has the lowest rank."""
+    if word in ranks:
+        return [ranks[word]]
+    parts = [bytes([byte]) for byte in word]
+    while True:
+        sums = [(ranks[parts[i] + parts[i + 1]], i) for i in range(len(parts) - 1) if parts[i] + parts[i + 1] in ranks]
+        if not sums:
+            return [ranks[part] for part in parts]
+        _, at = min(sums)
+        parts[at : at + 2] = [parts[at] + parts[at + 1]]
+
+
+WORDS = sorted({f" {word}" for word in " ".join(CORPUS).split() if word.isalpha()})
+
+
+@pytest.fixture
+def rank_file(tmp_path, monkeypatch):
+    """A rank file of the bytes and of the beginnings and ends of some words, as if a model were known by its size."""
+    parts = {word[:cut] for word in WORDS for cut in range(2, len(word) + 1)}
+    parts |= {word[cut:] for word in WORDS for cut in range(1, len(word) - 1)}
+    pieces = [bytes([byte]) for byte in range(256)] + sorted(
+        (part.encode() for part in parts), key=lambda p: (len(p), p)
+    )
+    count = len(pieces)
+    special = {bpe.END_OF_TEXT: count, "<|im_start|>": count + 1}
+    scheme = bpe.ByteLevel(patterns=[bpe.CL100K_PATTERN], special=special, eos_token=bpe.END_OF_TEXT)
+    monkeypatch.setitem(bpe.TIKTOKEN_SCHEMES, count, scheme)
+    path = tmp_path / "small.tiktoken"
+    path.write_bytes(b"".join(base64.b64encode(piece) + f" {rank}\n".encode() for rank, piece in enumerate(pieces)))
+    return path
+
+
+def assert_joined_as_tiktoken_does(path, size, text):
+    """Words of letters after a space are one word to the pattern; joining them is what is tested here."""
+    rows = [line.split() for line in path.read_bytes().splitlines()]
+    ranks = {base64.b64decode(token): int(rank) for token, rank in rows}
+    loaded = load_tokenizer(path)
+    assert (loaded.vocab_size, loaded.eos_id, loaded.bos_id) == (size, len(ranks), None)
+    start = [len(ranks) + 1, ranks[b"1"], ranks[b"2"]]
+    assert loaded.encode("<|im_start|>12").tolist() == start
+    words = sorted({f" {word}" for word in text.split() if word.isalpha()})
+    for word in [*words, " thefoxes", " jumpsover", " aaaaaaa", " zzzzzzzzzzz", " ÿÿøøéé"]:
+        assert loaded.encode(word).tolist() == tiktoken_reference(ranks, word.encode()), word
+    sample = text + "  def f(x):\r\n\treturn 'é' * 1234  # 日本 🎉\n\n"
+    assert loaded.decode(loaded.encode(sample)) == sample
+    # A file that lost a line is of no known vocabulary.
+    lines = path.read_bytes().splitlines(keepends=True)
+    with pytest.raises(InputError, match=f"{len(ranks) - 1:,} ranks"):
+        bpe.from_tiktoken(b"".join(lines[:-1]), "cut")
+    with pytest.raises(InputError, match="no known vocabulary"):
+        bpe.from_tiktoken(b"".join([*lines[:-1], b"/////////w== 3\n"]), "twice")
+    return loaded
+
+
+def test_tiktoken_ranks_are_joined_as_tiktoken_does(rank_file):
+    assert_joined_as_tiktoken_does(rank_file, len(rank_file.read_bytes().splitlines()) + 2, " ".join(CORPUS))
+
+
+@pytest.mark.slow
+def test_a_real_rank_file_is_joined_as_tiktoken_does(shared):
+    text = (shared / "data" / "tinyshakespeare" / "input.txt").read_text()[:20_000]
+    qwen = assert_joined_as_tiktoken_does(shared / "tokenizers" / "qwen.tiktoken", 151_851, text)
+    # Known from the model's public examples.
+    assert qwen.eos_id == 151_643
+    assert qwen.encode("Hello world").tolist() == [9707, 1879]
+    assert qwen.encode("<|im_start|>12").tolist() == [151_644, 16, 17]
+
+
+def test_schemes_have_room_for_their_special_tokens():
+    for count, scheme in bpe.TIKTOKEN_SCHEMES.items():
+        ids = list(scheme.special.values())
+        assert min(ids) >= count and len(set(ids)) == len(ids)
+        assert scheme.eos_token in scheme.special
+        assert scheme.bos_token is None or scheme.bos_token in scheme.special
 
 
 def test_every_setting_changes_the_digest():

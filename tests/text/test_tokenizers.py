@@ -132,7 +132,8 @@ def test_encoding_is_lazy():
         ("tokenizer.json", b'{"model": "\xff"}', "not readable as UTF-8"),
         ("encoder.json", b'{"a": 0}', "needs vocab.bpe in the same folder"),
         ("merges.txt", b"#version: 0.2\na b\n", "needs vocab.json in the same folder"),
-        ("x.tiktoken", b"IQ== 0\nIg== 1\n", "no tokenizer of a known kind"),
+        ("x.tiktoken", b"IQ== 0\nIg== 1\n", "holds 2 ranks"),
+        ("x.tiktoken", b"IQ== 0\n!!!! x\n", "line 2 is not a token"),
         ("tokenizer.bin", b"\x07\0\0\0garbage", "convert_llama2c.py MODEL.bin DIR --tokenizer .*, and name DIR"),
         ("model.gguf", b"GGUF\x03\0\0\0", "is cut short"),
     ],
@@ -155,8 +156,8 @@ def test_model_weights_are_not_read_as_a_tokenizer(tmp_path, monkeypatch):
 def test_folders_hold_one_tokenizer(tmp_path):
     with pytest.raises(InputError, match="holds no tokenizer"):
         load_tokenizer(tmp_path)
-    for name in ("a.model", "b.model"):
-        (tmp_path / name).write_bytes(b"\x0a")
+    for name in ("a.tiktoken", "b.tiktoken"):
+        (tmp_path / name).write_bytes(b"IQ== 0\n")
     with pytest.raises(InputError, match="holds 2 tokenizers"):
         load_tokenizer(tmp_path)
 
