@@ -57,9 +57,9 @@ GROUP_AXES: Mapping[str, str] = {
 
 _A = (
     r"(?:norm_attn_norm\.)?(?:self_attn|self_attention|attn|attention|attn\.attention|attention\.self|temporal_block|"
-    r"attention\.attention)\."
+    r"attention\.attention|multi_head_attention)\."
 )
-# Matrices of attention in blocks that call it their mixer, as their state-space layers: Nemotron-H.
+# Matrices of attention in blocks that call it their mixer, as their state-space layers: Phi 1 to 2 of 2023, Nemotron-H.
 _AM = rf"(?:{_A}|mixer\.)"
 _M = r"(?:mlp|feed_forward|ffn|block_sparse_moe|moe|mixer|mlp_block|mlp\.mlp)\."
 _X = rf"(?:{_M})?(?:experts|local_experts|experts\.local_experts)\."
@@ -95,15 +95,20 @@ CONVENTIONS: tuple[Convention, ...] = (
     # wqkv: InternLM2, modeling_internlm2.py, InternLM2Attention. linear_qkv: Megatron-LM core/transformer/attention.py.
     # attn.attn: checkpoints of Lit-GPT of 2023; Phi-3-small has query_key_value: mlx-lm phi3small.py.
     Convention(_A + r"(query_key_value|wqkv|linear_qkv)|attn\.attn", "query+key+value", "grouped"),
-    # W_pack: Baichuan, modeling_baichuan.py, BaichuanAttention. Wqkv: llm-foundry layers/attention.py.
+    # W_pack: Baichuan, modeling_baichuan.py, BaichuanAttention. Wqkv: llm-foundry layers/attention.py, and Phi of 2023.
     # c_attn: Qwen of 2023, modeling_qwen.py, QWenAttention. att_proj: allenai/OLMo olmo/model.py, OLMoSequentialBlock.
     # qkv: openai/gpt-oss torch/model.py, AttentionBlock; LitGPT litgpt/model.py, CausalSelfAttention.
-    # wqkv, wo: MoonViT, modeling_kimi_vl.py, MoonVitEncoderLayer.
+    # wqkv, wo: MoonViT, modeling_kimi_vl.py, MoonVitEncoderLayer. CogVLM: lmdeploy pytorch/models/cogvlm.py.
     Convention(
-        rf"{_A}(c_attn|qkv|in_proj)|{_AM}(qkv_proj|Wqkv|W_pack)|att_proj|wqkv",
+        rf"{_A}(c_attn|qkv|in_proj|language_expert_query_key_value)|{_AM}(qkv_proj|Wqkv|W_pack)|att_proj|wqkv",
         "query+key+value",
         "joined",
     ),
+    Convention(_A + "vision_expert_query_key_value", "other:*", axes="residual channel"),
+    Convention(_A + "vision_expert_dense", "other:*", axes="channel residual"),
+    # TeleChat: vllm telechat2.py, _split_key_value. Refact: llama.cpp convert_hf_to_gguf.py, RefactModel.
+    Convention(_A + "key_value", "key+value", "grouped"),
+    Convention(_A + "kv", "key+value", "joined"),
     Convention(_A + "q_proj", "query+output_gate", "gated", r"qwen3_next|qwen3_5\w*|qwen4_exp\w*"),
     # Attention: matrices of their own, and latent attention, of which the products are read. Those of wq_a and its like
     # are those of deepseek-ai/DeepSeek-V3 inference/model.py, MLA; linear_q_down_proj and its like those of Megatron-LM
@@ -123,8 +128,9 @@ CONVENTIONS: tuple[Convention, ...] = (
     Convention(rf"{_A}(c_q|wq|query|query_proj|to_q|q|q_lin|linear_q_proj)|(?:{_AM})?q_proj", "query"),
     Convention(rf"{_A}(c_k|wk|key|key_proj|to_k|k_lin)|(?:{_AM})?k_proj", "key"),
     Convention(rf"{_A}(c_v|wv|value|value_proj|to_v|v_lin)|(?:{_AM})?v_proj", "value"),
+    Convention(r"mixer\.out_proj", "output", families="phi-msft|mixformer-sequential"),
     Convention(
-        rf"{_A}(out_proj|c_proj|wo|Wo|dense|proj|linear|linear_proj|to_out\.0|out|out_lin)|"
+        rf"{_A}(out_proj|c_proj|wo|Wo|dense|proj|linear|linear_proj|to_out\.0|out|out_lin|language_expert_dense)|"
         rf"{_AM}o_proj|attn_out|wo|attention\.output\.dense",
         "output",
     ),
@@ -156,28 +162,38 @@ CONVENTIONS: tuple[Convention, ...] = (
     # Up alone, without a gate, where it is as wide as down. linear_fc1: Megatron-LM core/transformer/mlp.py, MLP.
     # dense_h_to_4h: with a gate in zai-org/chatglm2-6b modeling_chatglm.py, MLP.
     Convention(rf"(?:{_X}|{_M})(Wi|linear_fc1|dense_h_to_4h)", "gate+up", "halves"),
-    # allenai/OLMo olmo/model.py, SwiGLU.
+    # allenai/OLMo olmo/model.py, SwiGLU; gate alone beside an up_proj: LLaDA's modeling_llada.py, LLaDALlamaBlock.
     Convention("ff_proj", "up+gate", "halves"),
-    # Qwen of 2023: modeling_qwen.py, QWenMLP.
+    # Qwen of 2023: modeling_qwen.py, QWenMLP. Jais: vllm jais.py, JAISMLP. Grok-1: model.py, DenseBlock.
     Convention(_M + "w1", "up", families="qwen"),
     Convention(_M + "w2", "gate", families="qwen"),
+    Convention(_M + "c_fc2", "gate", families="jais"),
+    Convention(r"moe\.linear", "gate", families="grok.*"),
+    Convention(r"moe\.linear_v", "up", families="grok.*"),
+    Convention(r"moe\.linear_1", "down", families="grok.*"),
     # Experts one after the other along the first axis.
     Convention(_X + r"mlp\.w1", "up", "experts", families="nomic_bert"),
     Convention(_X + r"mlp\.w1", "gate", "experts"),
     Convention(_X + r"mlp\.v1", "up", "experts"),
     Convention(_X + r"mlp\.w2", "down", "experts_in_out"),
-    # w1, w2, w3: llama, mistral-inference, InternLM2 and DeepSeek.
+    # w1, w2, w3: llama, mistral-inference, InternLM2 and DeepSeek. c_fc_0, c_fc_1: Exaone 3, mlx-lm exaone.py, MLP.
     # fc_1, fc_2, proj: litgpt/model.py, LLaMAMLP; fc, proj: GptNeoxMLP there.
-    # fc11, fc12: Nomic BERT, transformers conversion_mapping.py.
-    Convention(rf"(?:{_X}|{_M})(gate_proj|w1|wi_0|fc_1|fc12)", "gate"),
-    Convention(rf"(?:{_X}|{_M})(up_proj|w3|wi_1|fc_2|fc|fc0|fc11|lin1)", "up"),
+    # fc11, fc12: Nomic BERT, transformers conversion_mapping.py. SmallThinker: llama.cpp tensor_mapping.py.
+    Convention(rf"(?:{_X}|{_M})(gate_proj|w1|wi_0|c_fc_0|fc_1|fc12|language_mlp\.gate_proj)|{_X}gate", "gate"),
+    Convention(
+        rf"(?:{_X}|{_M})(up_proj|w3|wi_1|c_fc_1|fc_2|fc|fc0|fc11|lin1|language_mlp\.up_proj)|{_X}up|up_proj", "up"
+    ),
     Convention(f"(?:{_M})?(c_fc|fc1|fc_in)|{_M}(linear_1|wi)|intermediate\\.dense|mlp\\.0", "up"),
     Convention(
-        rf"(?:{_X}|{_M})(down_proj|w2|wo|output_linear|linear_fc2|proj|lin2)|{_X}fc2|"
+        rf"(?:{_X}|{_M})(down_proj|w2|wo|output_linear|linear_fc2|proj|lin2|language_mlp\.down_proj)|{_X}(down|fc2)|"
         rf"{_M}c_proj|(?:{_M})?(fc2|fc_out|ff_out)|{_M}(dense_4h_to_h|linear_2|Wo|proj_2)|output\.dense",
         "down",
     ),
-    Convention(_M + r"(gate|router|router\.layer|router\.gate|gate\.wg)|router|router\.proj|gate", "router"),
+    Convention(_M + r"vision_mlp\.(gate_proj|up_proj)", "other:*", axes="residual channel"),
+    Convention(_M + r"vision_mlp\.down_proj", "other:*", axes="channel residual"),
+    Convention(
+        _M + r"(gate|router|router\.layer|router\.gate|gate\.wg|primary_router)|router|router\.proj|gate", "router"
+    ),
     Convention(
         _M + r"(?:(?:gate|router|moe_statics|experts)\.)?(?:e_score_correction|expert)",
         "other:router_correction",
@@ -191,6 +207,7 @@ CONVENTIONS: tuple[Convention, ...] = (
     # openai/gpt-oss torch/model.py: AttentionBlock, MLPBlock.
     Convention(r"attn\.norm", "norm:attention_norm", families="(?!deepseek).*"),
     Convention(r"mlp\.norm", "norm:mlp_norm"),
+    Convention("rms_norm", "norm:attention_norm", families="grok.*"),
     # GPT-1, BART, models made like it and Nomic BERT have their norms behind the sum with the stream.
     Convention("self_attn_layer_norm", "norm:attention_post_norm", families=SUMMED_NORMS),
     Convention("final_layer_norm", "norm:mlp_post_norm", families=SUMMED_NORMS),
@@ -199,16 +216,17 @@ CONVENTIONS: tuple[Convention, ...] = (
     Convention("norm1", "norm:attention_post_norm", families="nomic_bert"),
     Convention("norm2", "norm:mlp_post_norm", families="nomic_bert"),
     Convention(
-        "post_self_attn_layernorm|post_attn_norm|post_mixer_norm|sa_layer_norm|post_norm1|post_operator_norm",
+        "rms_norm_1|post_self_attn_layernorm|post_attn_norm|post_mixer_norm|sa_layer_norm|post_norm1|post_operator_norm",
         "norm:attention_post_norm",
     ),
+    Convention("rms_norm_2", "norm:mlp_norm", families="grok.*"),
     Convention(
-        "post_feedforward_layernorm|post_mlp_layernorm|post_mlp_norm|post_moe_norm|output_layer_norm|"
+        "post_feedforward_layernorm|post_mlp_layernorm|post_mlp_norm|post_moe_norm|rms_norm_3|output_layer_norm|"
         "post_norm2|post_ffn_norm",
         "norm:mlp_post_norm",
     ),
     Convention(
-        "input_layernorm|ln_1|ln1|ln_attn|layer_norm1|norm0|norm1|norm_1|attention_norm|self_attn_layer_norm|attn_norm|norm|"
+        "input_layernorm|ln_1|ln1|ln|ln_attn|layer_norm1|norm0|norm1|norm_1|attention_norm|self_attn_layer_norm|attn_norm|norm|"
         r"self_attention\.linear_qkv\.layer_norm|input_norm|pre_self_attention_(layer_)?norm|operator_norm|"
         "attention_layernorm|attention_layer_norm|pre_attention_layernorm|pre_attn_norm|pre_mixer_norm|temporal_pre_norm",
         "norm:attention_norm",
@@ -246,17 +264,17 @@ CONVENTIONS: tuple[Convention, ...] = (
 # Tensors outside blocks.
 TABLES: tuple[Convention, ...] = (
     Convention(
-        "(embed_tokens|wte|embed_in|word_embeddings|tok_embeddings|embeddings|embedding|embed|token_embedder|"
+        "(embed_tokens|wte|embed_in|word_embeddings|tok_embeddings|embeddings|embedding|embed|token_embedder|in_out_embed|"
         "tokens_embed|token_embeddings|shared)",
         "embedding",
     ),
     Convention(r"embeddings?\.(word_embeddings|tok_embeddings)", "embedding"),
-    Convention(r"(lm_head|embed_out|output|output_layer|logits_dense|ff_out|head|unembedding)", "head"),
+    Convention(r"(lm_head|embed_out|output|output_layer|logits_dense|ff_out|head|unembedding|lm_head\.linear)", "head"),
     Convention("(wpe|embed_positions|position_embeddings|pos_embed|positional_embedding|positions_embed)", "positions"),
     Convention(r"embeddings\.position_embeddings?", "positions"),
     Convention("embedding_norm", "norm:final_norm", families="lfm.*"),
     Convention(
-        r"(norm|ln_f|final_layer_norm|final_layernorm|norm_f|final_norm|model_norm|decoder_norm|layer_norm|rms_norm|ln_out)",
+        r"(norm|ln_f|final_layer_norm|final_layernorm|norm_f|final_norm|model_norm|decoder_norm|layer_norm|rms_norm|lm_head\.ln|ln_out)",
         "norm:final_norm",
     ),
     Convention(
@@ -322,11 +340,11 @@ GGUF = re.compile(r"(?:blk\.(?P<block>\d{1,5})\.)?(?P<stem>\w+?)(?P<leaf>\.weigh
 # Parts of names: what wraps a whole model, numbers of blocks and experts, what is a buffer and no weight. No model has
 # a block or an expert of more than five digits: what names one is unread.
 WRAPPER = re.compile(r"^(?:_orig_mod\.|module\.|base_model\.model\.|_fsdp_wrapped_module\.)")
-BLOCK = re.compile(r"(?:^|(?<=\.))(?:layers|h|blocks|layer|block|resblocks)\.(\d{1,5})\.")
-EXPERT = re.compile(r"((?:^|\.)(?:experts|local_experts))\.(\d{1,5})\.")
+BLOCK = re.compile(r"(?:^|(?<=\.))(?:layers|h|blocks|layer|block|resblocks|decoder_layer)\.(\d{1,5})\.")
+EXPERT = re.compile(r"((?:^|\.)(?:experts|local_experts|moe))\.(\d{1,5})\.")
 # Megatron-LM core/transformer/moe/experts.py, TEGroupedMLP: the weights of all experts are of one module.
 EXPERT_WEIGHT = re.compile(r"(experts\.\w+\.(?:weight|bias))(\d{1,5})$")
-SHARED = re.compile(rf"(?:{_M})?(?:shared_experts?|shared_mlp|share_expert)\.(?!gate_weight)")
+SHARED = re.compile(rf"(?:{_M})?(?:shared_experts?|shared_mlp|share_expert|residual_mlp)\.(?!gate_weight)")
 BUFFER = re.compile(
     r".*(?:rotary_emb\.inv_freq|\.masked_bias|position_ids|num_batches_tracked|rope\.freqs|rotary_pos_emb\.inv_freq|"
     r"\.slope_rate|\.diagonal_decay|\.(?:query|key)_decay)"

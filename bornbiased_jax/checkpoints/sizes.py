@@ -202,7 +202,8 @@ def settle(tensors: Sequence[NamedTensor], sizes: Mapping[str, Sizes], shapes: N
         shape, row, size = shapes[tensor.name], tensor.row, sizes[tensor.component]
         in_block = blocks[tensor.component, tensor.block]
         if row.split == "halves" and size.oriented(tensor, shape)[-1:] == hidden_sizes.get(mlp_of(tensor)):
-            return tensor._replace(row=row._replace(groups="up", split=""))
+            is_gate = row.groups == "up+gate" and "up_proj" in in_block
+            return tensor._replace(row=row._replace(groups="gate" if is_gate else "up", split=""))
         if row.groups == "output_gate" and shape[0] == size.num_heads != size.query_size:
             return tensor._replace(row=row._replace(groups="other:head_gate", axes="residual head"))
         if (linear := _in_linear_attention(tensor, shape, size.residual, in_block)) is not None:

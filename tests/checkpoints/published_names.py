@@ -48,6 +48,7 @@ class Kind(NamedTuple):
     has_gate: bool = True
     has_norms: bool = True
     is_latent: bool = False
+    is_parallel: bool = False
     has_experts: bool = False
     has_shared_expert: bool = False
     has_post_norms: bool = False
@@ -67,6 +68,7 @@ class Names(NamedTuple):
         tables: names outside the blocks.
         buffers: names of tensors that are no weights.
         joins: how fused matrices lie, where not one after the other.
+        is_in_out: whether matrices lie as [in, out].
         norm_leaf: what the parameter of a norm is called.
     """
 
@@ -78,6 +80,7 @@ class Names(NamedTuple):
     tables: dict[str, str] = {}
     buffers: tuple[str, ...] = ()
     joins: dict[str, Callable] = {}
+    is_in_out: bool = False
     norm_leaf: str = "weight"
 
 
@@ -255,9 +258,23 @@ PUBLISHED = {
         fused={"mlp.linear_fc1": (GATE, UP)},
     ),
     "OLMo": OLMO,
-    # OLMoLlamaBlock there.
+    # OLMoLlamaBlock there, and LLaDA's block of that name, whose gate and up are apart: modeling_llada.py.
     "OLMo's llama block": OLMO._replace(
         names={**OLMO.names, **{name: name.removeprefix("self_attn.") for name in QKV}}, fused={"ff_proj": (UP, GATE)}
+    ),
+    "LLaDA": OLMO._replace(
+        kind=Kind(LLAMA),
+        config={"model_type": "llada", "n_heads": H, "n_kv_heads": 2, "layer_norm_type": "rms"},
+        names={
+            **OLMO.names,
+            **{name: name.removeprefix("self_attn.") for name in QKV},
+            "input_layernorm": "attn_norm",
+            "post_attention_layernorm": "ff_norm",
+            GATE: "ff_proj",
+            UP: "up_proj",
+        },
+        fused={},
+        tables={**OLMO.tables, "model.norm": "model.transformer.ln_f"},
     ),
     "DeepSeek": DEEPSEEK,
     # mistralai/mistral-inference, transformer_layers.py: Attention, FeedForward; rope.py: apply_rotary_emb.
@@ -275,6 +292,26 @@ PUBLISHED = {
         {"attention.wq": QKV[:1], "attention.wk": QKV[1:2]},
         {"model.embed_tokens": "tok_embeddings", "model.norm": "norm", "lm_head": "output"},
         joins={"attention.wq": in_pairs, "attention.wk": in_pairs},
+    ),
+    # THUDM/CogVLM: InternLM/lmdeploy, pytorch/models/cogvlm.py: the language experts.
+    "CogVLM": Names(
+        Kind(LLAMA),
+        LLAMA | {"model_type": "cogvlm2"},
+        "model.layers.{}.",
+        {
+            "self_attn.o_proj": "self_attn.language_expert_dense",
+            **{f"mlp.{name}_proj": f"mlp.language_mlp.{name}_proj" for name in W},
+        },
+        {"self_attn.language_expert_query_key_value": QKV},
+    ),
+    # SmallThinker: ggml-org/llama.cpp, gguf-py/gguf/tensor_mapping.py.
+    "SmallThinker": Names(
+        Kind(LLAMA, has_experts=True),
+        LLAMA | {"model_type": "smallthinker"},
+        "model.layers.{}.",
+        {"mlp.gate": "block_sparse_moe.primary_router"}
+        | {EXPERT[name]: f"block_sparse_moe.experts.{{}}.{name}" for name in W},
+        {},
     ),
     # inclusionAI's Ling: ml-explore/mlx-lm, bailing_moe.py, Attention.
     "Ling": Names(
@@ -313,6 +350,40 @@ PUBLISHED = {
         {"model.norm": "model.final_layernorm"},
         joins={"self_attn.query_key_value": group_by_group, "mlp.up_proj": row_by_row},
     ),
+    # ml-explore/mlx-lm, exaone.py: MLP, TransformerBlock.
+    "Exaone 3": Names(
+        Kind(LLAMA),
+        {"model_type": "exaone", "num_attention_heads": H, "num_key_value_heads": 2, "layer_norm_epsilon": 1e-5},
+        "transformer.h.{}.",
+        {
+            **{f"self_attn.{name}_proj": f"attn.attention.{name}_proj" for name in "qkv"},
+            "self_attn.o_proj": "attn.attention.out_proj",
+            "input_layernorm": "ln_1",
+            "post_attention_layernorm": "ln_2",
+            GATE: "mlp.c_fc_0",
+            UP: "mlp.c_fc_1",
+            DOWN: "mlp.c_proj",
+        },
+        {},
+        LITGPT,
+    ),
+    # vllm-project/vllm, jais.py: JAISMLP, SwiGLUActivation.
+    "Jais": Names(
+        Kind(ALL_HEADS, num_kv_heads=H, has_all_biases=True),
+        {"model_type": "jais", "n_head": H, "layer_norm_epsilon": 1e-5},
+        "transformer.h.{}.",
+        {
+            "input_layernorm": "ln_1",
+            "post_attention_layernorm": "ln_2",
+            "self_attn.o_proj": "attn.c_proj",
+            UP: "mlp.c_fc",
+            GATE: "mlp.c_fc2",
+            DOWN: "mlp.c_proj",
+        },
+        {"attn.c_attn": QKV},
+        LITGPT,
+        is_in_out=True,
+    ),
     "LitGPT": LIT,
     # Before its commit fabf765b.
     "Lit-GPT of 2023": LIT._replace(fused={"attn.attn": QKV}, joins={"attn.attn": group_by_group}),
@@ -340,6 +411,60 @@ PUBLISHED = {
         joins={"mlp.mlp1_": row_by_row},
         norm_leaf="scale",
     ),
+    # vllm-project/vllm, telechat2.py: TeleChat2Model._split_key_value.
+    "TeleChat": Names(
+        Kind(ALL_HEADS, num_kv_heads=H),
+        {"model_type": "telechat", "n_head": H, "layer_norm_epsilon": 1e-5},
+        "transformer.h.{}.",
+        {"self_attn.q_proj": "self_attention.query", "self_attn.o_proj": "self_attention.dense"},
+        {"self_attention.key_value": QKV[1:]},
+        {"model.embed_tokens": "transformer.word_embeddings", "model.norm": "transformer.ln_f"},
+        joins={"self_attention.key_value": group_by_group},
+    ),
+    # ggml-org/llama.cpp, convert_hf_to_gguf.py: RefactModel.
+    "Refact": Names(
+        Kind(LLAMA | {"num_key_value_heads": 1}, num_kv_heads=1),
+        {"model_type": "gpt_refact", "n_head": H, "layer_norm_epsilon": 1e-5, "multi_query": True},
+        "transformer.h.{}.",
+        {
+            "input_layernorm": "ln_1",
+            "post_attention_layernorm": "ln_2",
+            "self_attn.q_proj": "attn.q",
+            "self_attn.o_proj": "attn.c_proj",
+            DOWN: "mlp.c_proj",
+        },
+        {"attn.kv": QKV[1:], "mlp.gate_up_proj": (GATE, UP)},
+        LITGPT,
+    ),
+    # xai-org/grok-1, model.py: MoELayer, DenseBlock, DecoderLayer; names by ggml-org/llama.cpp, tensor_mapping.py.
+    "Grok-1": Names(
+        Kind(LLAMA, has_experts=True, has_post_norms=True),
+        LLAMA | {"model_type": "grok-1"},
+        "transformer.decoder_layer.{}.",
+        {
+            **{f"self_attn.{name[0]}_proj": f"multi_head_attention.{name}" for name in ("query", "key", "value")},
+            "self_attn.o_proj": "multi_head_attention.linear",
+            "input_layernorm": "rms_norm",
+            "post_self_attn_layernorm": "rms_norm_1",
+            "post_attention_layernorm": "rms_norm_2",
+            "post_mlp_layernorm": "rms_norm_3",
+            "mlp.gate": "router",
+            EXPERT["gate"]: "moe.{}.linear",
+            EXPERT["up"]: "moe.{}.linear_v",
+            EXPERT["down"]: "moe.{}.linear_1",
+        },
+        {},
+        {"model.embed_tokens": "transformer.in_out_embed", "model.norm": "transformer.rms_norm"},
+    ),
+    # microsoft/phi-2 of 2023: ml-explore/mlx-lm, phixtral.py: RoPEAttention, ParallelBlock, OutputHead.
+    "Phi-2 of 2023": Names(
+        Kind(ALL_HEADS, num_kv_heads=H, has_all_biases=True, has_gate=False, is_parallel=True),
+        {"model_type": "phi-msft", "n_head": H, "layer_norm_epsilon": 1e-5},
+        "transformer.h.{}.",
+        {"input_layernorm": "ln", "self_attn.o_proj": "mixer.out_proj", UP: "mlp.fc1", DOWN: "mlp.fc2"},
+        {"mixer.Wqkv": QKV},
+        {"model.embed_tokens": "transformer.embd.wte", "model.norm": "lm_head.ln", "lm_head": "lm_head.linear"},
+    ),
     # databricks/dbrx: ml-explore/mlx-lm, dbrx.py: Attention, NormAttnNorm, Model.sanitize.
     "DBRX": Names(
         Kind({**LLAMA, "model_type": "dbrx"}, has_experts=True),
@@ -359,6 +484,18 @@ PUBLISHED = {
         },
         {"model.embed_tokens": "transformer.wte", "model.norm": "transformer.norm_f"},
         joins={"ffn.experts.mlp.w2@": lambda matrices: matrices[0].T},
+    ),
+    # Snowflake/snowflake-arctic: vllm-project/vllm, arctic.py: ArcticMLP, ArcticDecoderLayer.
+    "Arctic": Names(
+        Kind(LLAMA, has_experts=True, has_shared_expert=True),
+        LLAMA | {"model_type": "arctic"},
+        "model.layers.{}.",
+        {
+            "mlp.gate": "block_sparse_moe.gate",
+            **{EXPERT[name]: f"block_sparse_moe.experts.{{}}.{new}" for name, new in W.items()},
+            **{SHARED[name]: f"residual_mlp.{new}" for name, new in W.items()},
+        },
+        {},
     ),
 }
 
@@ -399,6 +536,8 @@ def llama_tensors(kind: Kind, rng: np.random.Generator) -> dict[str, np.ndarray]
         in_block |= {SHARED[name]: shape for name, shape in mlp.items()}
     if kind.has_post_norms:
         in_block |= {"post_self_attn_layernorm": (D,), "post_mlp_layernorm": (D,)}
+    if kind.is_parallel:
+        del in_block["post_attention_layernorm"]
     shapes |= {f"model.layers.{block}.{name}": shape for block in range(BLOCKS) for name, shape in in_block.items()}
     if not kind.has_norms:
         shapes = {name: shape for name, shape in shapes.items() if "norm" not in name}
@@ -440,7 +579,10 @@ def published_tensors(names: Names, tensors: dict[str, np.ndarray]) -> dict[str,
             made[place] = np.concatenate(parts) if fused.endswith("@") else np.stack(parts)
             if len(parts) == 1:
                 made[place] = parts[0]
-    return made
+    is_in_block = names.block.split("{}")[0]
+    return {
+        name: array.T if names.is_in_out and name.startswith(is_in_block) else array for name, array in made.items()
+    }
 
 
 def _with_leaf(name: str, leaf: str) -> str:

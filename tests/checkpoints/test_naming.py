@@ -574,6 +574,22 @@ def test_names_of_published_code_give_the_roles_of_those_of_transformers(rng, co
         assert (scales[0] is None) == (scales[1] is None) and (scales[0] is None or np.array_equal(*scales)), mine.path
 
 
+def test_visual_experts_of_cogvlm_lie_as_linear_maps(rng):
+    place, width, hidden = "model.layers.0", 8, 12
+    maps = {"self_attn.vision_expert_query_key_value": (3 * width, width), "self_attn.vision_expert_dense": (width, 10)}
+    maps |= {f"mlp.vision_mlp.{name}_proj": (hidden, width) for name in ("gate", "up")}
+    maps |= {"mlp.vision_mlp.down_proj": (width, hidden)}
+    tensors = {f"{place}.{name}.weight": rng.normal(size=shape).astype(np.float32) for name, shape in maps.items()}
+    source = _source(tensors | _tiny(rng), {"num_attention_heads": 2})
+    assert source.unread == ()
+    roles = [role for role in source.roles if "vision" in role.name]
+    assert {role.name for role in roles} == tensors.keys()
+    for role in roles:
+        np.testing.assert_array_equal(source.read(role), tensors[role.name].T)
+        writes = "dense" in role.name or "down" in role.name
+        assert role.axes == ((("channel",), ("residual",)) if writes else (("residual",), ("channel",)))
+
+
 def test_experts_of_nomic_lie_one_after_the_other(rng):
     """Along the first axis, the second matrix as [in, out]: nomic-ai/nomic-bert-2048 modeling_hf_nomic_bert.py."""
     experts, width, hidden = 3, 8, 12
@@ -597,8 +613,11 @@ def test_experts_of_nomic_lie_one_after_the_other(rng):
     np.testing.assert_array_equal(arrays["router", None], router.T)
 
 
-# Names that the test above and that of classifiers have.
-OF_TESTS = {"encoder.layers.0.mlp.experts.mlp.w1": "nomic_bert", "score.weight": "llama"}
+# Names that the two tests above and that of classifiers have.
+OF_TESTS = {"model.layers.0.self_attn.vision_expert_query_key_value.weight": "cogvlm2"}
+OF_TESTS |= {"model.layers.0.self_attn.vision_expert_dense.weight": "cogvlm2"}
+OF_TESTS |= {f"model.layers.0.mlp.vision_mlp.{name}_proj.weight": "cogvlm2" for name in ("gate", "down")}
+OF_TESTS |= {"encoder.layers.0.mlp.experts.mlp.w1": "nomic_bert", "score.weight": "llama"}
 
 
 @pytest.mark.slow
