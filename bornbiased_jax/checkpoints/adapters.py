@@ -3,9 +3,11 @@
 ``adapter_config.json`` has the rank r and α, ``adapter_model.safetensors`` two matrices for each adapted module:
 A [r, in] and B [out, r]. Merged, W [out, in] becomes W + s B A, with s = α/r, or α/√r where scaling is
 rank-stabilized; r and α may differ by module. DoRA then gives every row of W the norm that the adapter stores. Modules
-that were trained whole replace those of the base.
+that were trained whole replace those of the base. PiSSA and OLoRA start from a part of W, which is taken out of W
+first.
 
-Source: PEFT 0.21.2 (github.com/huggingface/peft), LoRA (2106.09685), rsLoRA (2312.03732), DoRA (2402.09353).
+Source: PEFT 0.21.2 (github.com/huggingface/peft), LoRA (2106.09685), rsLoRA (2312.03732), DoRA (2402.09353),
+PiSSA (2404.02948), OLoRA (2406.01775).
 """
 
 from __future__ import annotations
@@ -36,12 +38,12 @@ CONFIG, WEIGHTS, PICKLE = "adapter_config.json", "adapter_model.safetensors", "a
 _SUPPORTED: Mapping[str, tuple[object, ...]] = {
     "peft_type": ("LORA",),
     "bias": ("none", "lora_only", "all"),
-    "init_lora_weights": (True, "gaussian", "eva", "orthogonal"),
+    "init_lora_weights": (True, "gaussian", "eva", "orthogonal", "pissa", "olora"),
 }
 # Fields that are read here, say how the adapter was trained, or repeat what the names of the tensors say.
 _READ = frozenset(
     """
-    r lora_alpha use_rslora use_dora rank_pattern alpha_pattern modules_to_save
+    r lora_alpha use_rslora use_dora lora_bias rank_pattern alpha_pattern modules_to_save trainable_token_indices
     auto_mapping base_model_name_or_path ensure_weight_tying eva_config exclude_modules fan_in_fan_out inference_mode
     layers_pattern layers_to_transform loftq_config lora_dropout megatron_core peft_version qalora_group_size revision
     runtime_config target_modules target_parameters task_type
@@ -49,11 +51,15 @@ _READ = frozenset(
 )
 _OF_MLX = {"fine_tune_type", "lora_parameters"}
 _PREFIX = "base_model.model."
-_FACTOR = re.compile(r"(?P<module>.+)\.(?P<part>lora_(?:embedding_)?[AB]|lora_magnitude_vector)(\.default)?(\.weight|)")
+_FACTOR = re.compile(
+    r"(?P<module>.+)\.(?P<part>lora_(?:embedding_)?[AB]|lora_magnitude_vector)(\.default)?(?P<leaf>\.weight|\.bias|)"
+)
+_TOKENS = ".token_adapter.trainable_tokens_delta"
 _EMBEDDING = re.compile(r"(.+\.)?(embed_tokens|wte|embed_in|word_embeddings)\.weight")
 
 
 _Rank = Annotated[int, Ge(1)]
+_Rows = list[Annotated[int, Ge(0)]]
 
 
 class AdapterFile(TypedDict):
@@ -63,8 +69,10 @@ class AdapterFile(TypedDict):
     lora_alpha: float
     rank_pattern: NotRequired[dict[str, _Rank] | None]
     alpha_pattern: NotRequired[dict[str, Annotated[float, Gt(0)]] | None]
+    trainable_token_indices: NotRequired[_Rows | dict[str, _Rows] | None]
     use_rslora: NotRequired[bool | None]
     use_dora: NotRequired[bool | None]
+    init_lora_weights: NotRequired[object]
     fan_in_fan_out: NotRequired[bool | None]
     target_parameters: NotRequired[object]
     base_model_name_or_path: NotRequired[str | None]
@@ -77,19 +85,35 @@ class Update(NamedTuple):
         a_rI, b_Or: the factors.
         scale: what B A is multiplied by.
         norms_O: DoRA's norm of each row, None without DoRA.
+        bias_O: what is added to the module's bias, None for nothing.
+        initialization: "pissa" or "olora", where a part of the base was taken out of it; else "".
     """
 
     a_rI: np.ndarray
     b_Or: np.ndarray
     scale: float
     norms_O: np.ndarray | None
+    bias_O: np.ndarray | None
+    initialization: str
 
     def merged(self, weight_OI: np.ndarray) -> np.ndarray:
         """Return the matrix with the adapter merged into it."""
+        weight_OI = weight_OI - self._initial(weight_OI)
         weight_OI = weight_OI + np.float32(self.scale) * (self.b_Or @ self.a_rI)
         if self.norms_O is None:
             return weight_OI
         return np.asarray(weight_OI * (self.norms_O / np.linalg.norm(weight_OI, axis=1))[:, None], np.float32)
+
+    def _initial(self, weight_OI: np.ndarray) -> np.ndarray:
+        """Return the part of the base that the factors began as."""
+        rank = len(self.a_rI)
+        if self.initialization == "pissa":
+            u_OR, s_R, v_RI = np.linalg.svd(weight_OI, full_matrices=False)
+            return np.asarray((u_OR[:, :rank] * s_R[:rank]) @ v_RI[:rank])
+        if self.initialization == "olora":
+            q_OR, r_RI = np.linalg.qr(weight_OI)
+            return np.asarray(np.float32(self.scale) * (q_OR[:, :rank] @ r_RI[:rank]))
+        return np.zeros((), np.float32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,6 +125,7 @@ class PeftAdapter:
         base: what it says its base is, or "".
         updates: by module of the Hugging Face model.
         tensors: that replace those of the base, by name.
+        tokens: rows that replace those of a table, by its name: their numbers and the rows.
         has_conv1d: whether the modules of the base whose names begin with ``c_`` lie as [in, out].
     """
 
@@ -108,11 +133,15 @@ class PeftAdapter:
     base: str
     updates: Mapping[str, Update]
     tensors: Mapping[str, np.ndarray]
+    tokens: Mapping[str, tuple[list[int], np.ndarray]]
     has_conv1d: bool = False
 
     @property
     def unties(self) -> bool:
-        """Whether embedding or head was trained, each for itself, so that a base's one table becomes two."""
+        """Whether embedding or head was trained, each for itself, so that a base's one table becomes two.
+
+        Rows of tokens are trained in the one table.
+        """
         return any(name in HEAD_TENSORS or _EMBEDDING.fullmatch(name) for name in self.names)
 
     @property
@@ -129,9 +158,10 @@ class PeftAdapter:
         Raises:
             InputError: the base lacks one.
         """
+        biases = [f"{module}.bias" for module, update in self.updates.items() if update.bias_O is not None]
         available = dict.fromkeys(names)
         adapted = {}
-        for name in self.names:
+        for name in (*self.names, *biases, *self.tokens):
             candidates = (name, f"model.{name}", f"transformer.{name}", name.partition(".")[2])
             place = next((candidate for candidate in candidates if candidate in available), None)
             if place is None and is_other_head(name):
@@ -153,13 +183,24 @@ class PeftAdapter:
             InputError: its shape is not the adapter's.
         """
         tensor = np.asarray(tensor, np.float32)
-        module = name.removesuffix(".weight")
+        module, _, leaf = name.rpartition(".")
         replacement, update = self.tensors.get(name), self.updates.get(module)
         if replacement is not None:
             self._check(name, tensor.shape, replacement.shape)
             tensor = replacement
+        if name in self.tokens:
+            rows, values = self.tokens[name]
+            self._check(name, (len(rows), tensor.shape[-1]), values.shape)
+            if max(rows, default=0) >= len(tensor):
+                raise InputError(
+                    f"{self.where} has row {max(rows)} of {name}, which has {len(tensor)}: another model's"
+                )
+            tensor = tensor.copy()
+            tensor[rows] = values
         if update is None:
             return tensor
+        if leaf == "bias":
+            return tensor if update.bias_O is None else tensor + np.float32(update.scale) * update.bias_O
         weight_OI = tensor.T if is_conv1d else tensor
         self._check(module, weight_OI.shape, (len(update.b_Or), update.a_rI.shape[1]))
         return update.merged(weight_OI).T if is_conv1d else update.merged(weight_OI)
@@ -202,20 +243,26 @@ def read_adapter(folder: str | Path) -> PeftAdapter:
     source = locate_tensors(folder, WeightFiles(weights.name, [weights]))
     modules: dict[str, dict[str, np.ndarray]] = {}
     tensors: dict[str, np.ndarray] = {}
+    tokens: dict[str, tuple[list[int], np.ndarray]] = {}
     for name in source.shapes:
         plain = name.removeprefix(_PREFIX).replace(".base_layer.", ".").replace(".modules_to_save.default.", ".")
         match = _FACTOR.fullmatch(plain)
         if match is not None:
-            modules.setdefault(match["module"], {})[match["part"]] = _read(source, name)
+            factors = modules.setdefault(match["module"], {})
+            is_bias = match["leaf"] == ".bias"
+            factors["bias" if is_bias else match["part"]] = _read(source, name)
+        elif plain.endswith(_TOKENS):
+            module = plain.removesuffix(_TOKENS)
+            tokens[f"{module}.weight"] = _token_rows(folder, config, module), _read(source, name)
         elif not name.startswith(_PREFIX):
             raise InputError(f"tensor {name} of {folder} is none of a LoRA adapter's: it was saved by something else")
         else:
             tensors[plain] = _read(source, name)
     updates = {module: _update(folder, config, module, factors) for module, factors in modules.items()}
-    if not updates and not tensors:
+    if not updates and not tensors and not tokens:
         raise InputError(f"{weights} holds no matrix: save it with PEFT again")
     base = config.get("base_model_name_or_path") or ""
-    return PeftAdapter(str(folder), base, updates, tensors, bool(config.get("fan_in_fan_out")))
+    return PeftAdapter(str(folder), base, updates, tensors, tokens, bool(config.get("fan_in_fan_out")))
 
 
 def _read(source: NamedTensors, name: str) -> np.ndarray:
@@ -256,12 +303,15 @@ def _update(folder: Path, config: AdapterFile, module: str, factors: dict[str, n
         )
     # Rank-stabilized scaling divides by the root of the rank.
     scale = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+    initial = config.get("init_lora_weights")
     return Update(
         # The rows of a table are tokens: [vocab, residual] stands for [out, in].
         b_Or=a_rI.T if is_embedding else b_Or,
         a_rI=b_Or.T if is_embedding else a_rI,
         scale=scale,
         norms_O=None if norms_O is None else norms_O.reshape(-1),
+        bias_O=factors.get("bias"),
+        initialization=str(initial) if initial in ("pissa", "olora") and not is_embedding else "",
     )
 
 
@@ -274,6 +324,18 @@ def _of_module(patterns: Mapping[str, float] | None, module: str, default: float
 def _pattern(ending: str) -> str:
     """Return the regular expression of the names of modules that end in a pattern, as PEFT reads it."""
     return rf"(.*\.)?({ending})"
+
+
+def _token_rows(folder: Path, config: AdapterFile, module: str) -> list[int]:
+    """Return the numbers of the tokens whose rows were trained."""
+    stated = config.get("trainable_token_indices")
+    if isinstance(stated, dict):
+        stated = next((rows for name, rows in stated.items() if module.endswith(str(name))), None)
+    if not isinstance(stated, list):
+        raise InputError(
+            f"{folder / CONFIG} says of no tokens which rows of {module} they are: save it with PEFT again"
+        )
+    return stated
 
 
 def _read_config(path: Path) -> AdapterFile:
