@@ -12,7 +12,8 @@ from bornbiased_jax.checkpoints.formats import gguf
 from bornbiased_jax.checkpoints.formats.orbax_tree import find_tree, heads_of
 from bornbiased_jax.checkpoints.names import read_roles_file
 from bornbiased_jax.checkpoints.naming import NamedRoles
-from bornbiased_jax.checkpoints.quantized import SettingsError, decode
+from bornbiased_jax.checkpoints.quantization_files import SettingsError, with_quantization
+from bornbiased_jax.checkpoints.quantized import decode
 from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.checkpoints.roles import RoleSource
 from bornbiased_jax.checkpoints.sizes import Json
@@ -55,7 +56,7 @@ def _read_config(folder: Path) -> Json:
     config: object = io.read_json(place) if place.is_file() else {} if tree is None else heads_of(tree)
     if not isinstance(config, dict):
         raise InputError(f"{place} is not a JSON object: it should be a Hugging Face model's configuration")
-    return config
+    return with_quantization(folder, config)
 
 
 def read_by_role(

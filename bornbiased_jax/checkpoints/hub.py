@@ -18,14 +18,15 @@ from types import ModuleType
 from typing import NamedTuple
 
 from bornbiased_jax import hub, io, progress, schema
+from bornbiased_jax.checkpoints import quantization_files
 from bornbiased_jax.checkpoints.formats.huggingface import weight_files
 from bornbiased_jax.checkpoints.weight_files import INDEX, PICKLES, TOKENIZERS, WEIGHTS, shard_names
 from bornbiased_jax.errors import InputError
 
 MAIN = "main"
 _CONFIG = "config.json"
-# Tokenizers, and what one of two files needs besides the first.
-_TOKENIZER_FILES = (*TOKENIZERS, "merges.txt")
+# What a tokenizer of two files needs besides the first, and settings of quantized weights.
+_COMPANIONS = ("merges.txt", *quantization_files.FILES)
 _PART = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"
 _NAME = re.compile(rf"hf:(?P<repository>{_PART}/{_PART})(?:@(?P<revision>[^\s@:?*\[\\^~]+))?")
 _MEGABYTE = 1_000_000
@@ -98,7 +99,7 @@ def fetch(name: HubName) -> Path:
                 f"`hf download {name.repository}`, and name the file or folder"
             ) from error
         commit = Path(config).parent.name
-        # The tokenizer first, weights last.
+        # The tokenizer and settings first, weights last.
         listed = _fetch_small(api, name, commit)
         weights = _weights(api, name, commit, listed)
         missing = [file for file in weights if _cached(api, name, commit, file) is None]
@@ -149,13 +150,13 @@ def has_safetensors(names: Iterable[str]) -> bool:
 
 
 def _fetch_small(api: ModuleType, name: HubName, commit: str) -> dict[str, RemoteFile]:
-    """Fetch the tokenizer of a commit; return all files that the hub lists of it."""
+    """Fetch the tokenizer and settings of a commit; return all files that the hub lists of it."""
     listed = {
         row.path: RemoteFile(row.size, row.lfs.sha256 if row.lfs is not None else None)
         for row in api.HfApi().list_repo_tree(name.repository, revision=commit, recursive=True)
         if hasattr(row, "blob_id")
     }
-    for file in sorted(row for row in listed if _matches(row, _TOKENIZER_FILES)):
+    for file in sorted(row for row in listed if _matches(row, (*TOKENIZERS, *_COMPANIONS))):
         _fetch_file(api, name, commit, file, listed[file], _SILENT)
     if not any(_matches(file, TOKENIZERS) for file in listed):
         # The cache notes that there is none, so that nobody asks again.

@@ -21,6 +21,7 @@ from typing_extensions import TypedDict
 
 from bornbiased_jax import schema
 from bornbiased_jax.checkpoints.buffers import empty
+from bornbiased_jax.checkpoints.quantization_files import SettingsError
 from bornbiased_jax.checkpoints.tensors import TYPES, NamedTensors, Tensor
 from bornbiased_jax.errors import InputError
 
@@ -40,10 +41,6 @@ QuantizationConfig = Mapping[str, object]
 """``quantization_config``, which tells of the packing."""
 _Decoded = tuple[Tensor, tuple[str, ...]]
 """A tensor that is decoded when it is read, and the names of the parts that it is decoded from."""
-
-
-class SettingsError(InputError):
-    """Settings of quantized weights that contradict the weights: no comparison is possible either."""
 
 
 def _bits(settings: QuantizationConfig, where: str, name: str, count: int, width: int) -> int:

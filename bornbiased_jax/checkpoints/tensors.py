@@ -184,10 +184,10 @@ def check_entries(
     """
     for entry in entries:
         if entry.name not in source.shapes:
-            # The same name after a prefix says most, or a packed tensor of the same module.
-            stem = entry.name.removesuffix("weight")
-            similar = (name for name in source.shapes if name.endswith(entry.name) or name.startswith(stem))
-            example = next(similar, min(source.shapes, default=""))
+            # The same name after a prefix says most.
+            example = next(
+                (name for name in source.shapes if name.endswith(entry.name)), min(source.shapes, default="")
+            )
             raise InputError(
                 f"{source.where} has no tensor {entry.name}, which its configuration asks for (it has {cut(example)}): "
                 "give it the names of its configuration, or compare it as it is (seedprint, digest)"

@@ -14,6 +14,7 @@ from annotated_types import Len
 from typing_extensions import TypedDict
 
 from bornbiased_jax import io, progress, schema
+from bornbiased_jax.checkpoints import quantization_files
 from bornbiased_jax.checkpoints.formats import orbax_tree, safetensors, torch_distributed, torch_file
 from bornbiased_jax.checkpoints.formats.torch_distributed import METADATA
 from bornbiased_jax.checkpoints.tensors import NamedTensors, Tensor
@@ -74,6 +75,8 @@ def choose_weights(folder: Path, file: str | None = None) -> WeightFiles:
             return _named_set(folder, index.name)
         if is_whole:
             return WeightFiles(single, [folder / single])
+    if (quantized := quantization_files.find_weights(folder)) is not None:
+        return _named_set(folder, quantized)
     if (folder / METADATA).is_file():
         shards = sorted(folder.glob("*.distcp"))
         return WeightFiles(

@@ -17,10 +17,13 @@ import safetensors.numpy
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.checkpoints.by_role import read_by_names, read_by_role
 from bornbiased_jax.checkpoints.formats.torch_file import Rules, read_pickle
-from bornbiased_jax.checkpoints.quantized import FP4, SettingsError, decode
+from bornbiased_jax.checkpoints.quantization_files import SettingsError
+from bornbiased_jax.checkpoints.quantized import FP4, decode
 from bornbiased_jax.checkpoints.tensors import NamedTensors, Tensor
 from bornbiased_jax.checkpoints.weight_files import choose_weights, locate_tensors
+from bornbiased_jax.cli.main import run
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage.audit.audit import audit_folder
 from tests.fixtures.configs import edit_config
 from tests.fixtures.four_bits import pack_words, quantized_nf4
 from tests.fixtures.pickles import Harmful
@@ -374,14 +377,13 @@ def test_integers_without_scales_are_refused():
         _decoded({"m.weight": np.ones((2, 2), np.int8)}).read("m.weight")
 
 
-@pytest.mark.parametrize("bits", [4, 8])
-def test_gptq_without_settings_is_read_by_the_shapes_of_its_tensors(tmp_path, rng, bits):
-    """As AutoGPTQ wrote it, with settings in a file of their own; groups follow the order of activation."""
-    base = write(tmp_path / "float", "base", initialization(1))
-    tensors, expected, group_size = {}, {}, 16
+def write_gptq(folder, rng, *, bits=4, group_size=16, name="gptq_model-4bit-16g.safetensors"):
+    """Write a model as AutoGPTQ did: settings in a file of their own, packed matrices under a name of their own."""
+    base = write(folder.parent / "float", "base", initialization(1))
+    tensors, expected = {}, {}
     for key, array in safetensors.numpy.load_file(base / "model.safetensors").items():
         if "_proj" not in key:
-            tensors[key] = array
+            tensors[key] = expected[key] = array
             continue
         module, (out, into) = key.removesuffix(".weight"), array.shape
         q_IO, group_I = rng.integers(0, 2**bits, (into, out)), rng.permutation(np.arange(into) // group_size)
@@ -394,19 +396,48 @@ def test_gptq_without_settings_is_read_by_the_shapes_of_its_tensors(tmp_path, rn
             f"{module}.g_idx": group_I.astype(np.int32),
         }
         expected[key] = (scale_GO.astype(np.float32)[group_I] * (q_IO - z_GO[group_I] - 1).astype(np.float32)).T
-    folder = tmp_path / "model"
-    folder.mkdir()
+    folder.mkdir(parents=True)
     shutil.copy(base / "config.json", folder)
-    tensors = {key: np.ascontiguousarray(array) for key, array in tensors.items()}
-    safetensors.numpy.save_file(tensors, folder / "gptq_model-4bit-16g.safetensors")
-    with pytest.raises(InputError, match=r"has no tensor (.*_proj)\.weight.*it has \1\.\w+\).*compare it as it is"):
-        open_checkpoint(folder)
-    source = read_by_role(folder)
+    if name.endswith(".bin"):
+        torch.save({key: torch.from_numpy(array.copy()) for key, array in tensors.items()}, folder / name)
+    else:
+        safetensors.numpy.save_file({key: np.ascontiguousarray(array) for key, array in tensors.items()}, folder / name)
+    settings = {"bits": bits, "group_size": group_size, "damp_percent": 0.01, "desc_act": True, "sym": False}
+    settings |= {"true_sequential": True, "model_name_or_path": None, "model_file_base_name": Path(name).stem}
+    (folder / "quantize_config.json").write_text(json.dumps(settings))
+    return expected
+
+
+@pytest.mark.parametrize(
+    ("name", "bits"),
+    [
+        ("gptq_model-4bit-16g.safetensors", 4),
+        ("gptq_model-8bit-16g.safetensors", 8),
+        ("model.safetensors", 8),
+        ("gptq_model-8bit-16g.bin", 8),
+        ("weights of my own.bin", 4),
+    ],
+)
+def test_settings_of_autogptq_are_read_from_their_own_file(tmp_path, rng, capsys, name, bits):
+    expected = write_gptq(tmp_path / "model", rng, bits=bits, name=name)
+    source = read_by_role(tmp_path / "model")
     assert source.unread == () and source.naming == "names"
-    kernels = [role for role in source.roles if role.name in expected and role.leaf == "kernel"]
-    assert {role.name for role in kernels} == expected.keys()
-    for role in kernels:
-        np.testing.assert_array_equal(source.read(role), expected[role.name].T)
+    for role in source.roles:
+        if role.name in expected and role.leaf == "kernel":
+            np.testing.assert_array_equal(source.read(role), expected[role.name].T)
+    with pytest.raises(InputError, match=r"quantize_config\.json.*save it dequantized first"):
+        open_checkpoint(tmp_path / "model")
+    # The digest is that of the same settings inside config.json.
+    digests = []
+    for place in ("beside", "inside"):
+        if place == "inside":
+            settings = json.loads((tmp_path / "model" / "quantize_config.json").read_text())
+            edit_config(tmp_path / "model", quantization_config=settings)
+        assert run(["digest", str(tmp_path / "model")]) == 0
+        digests.append(capsys.readouterr().out)
+    assert digests[0] == digests[1]
+    report = audit_folder(tmp_path / "model")
+    assert report["clean"] and report["checkpoints"][0]["opened"]
 
 
 @pytest.mark.parametrize("packing", ["GPTQ", "AWQ", "compressed-tensors"])
@@ -437,14 +468,33 @@ def test_a_last_group_may_be_shorter(rng, packing):
 
 
 @pytest.mark.parametrize("command", [("digest",), ("fingerprint", "--out", "a.fingerprint"), ("seedprint",)])
-def test_settings_that_contradict_the_shapes_are_one_sentence(tmp_path, refused, monkeypatch, command):
+@pytest.mark.parametrize("kind", ["config.json", "shapes", "no object", "quant_config.json"])
+def test_settings_that_contradict_each_other_are_one_sentence(tmp_path, rng, refused, monkeypatch, command, kind):
     monkeypatch.chdir(tmp_path)
-    shutil.copytree(Path(__file__).resolve().parent.parent / "fixtures" / "hf" / "llama", "model")
-    q_IO = np.zeros((64, 32), np.int64)
-    arrays = {"m.qweight": pack_words(q_IO, 0, bits=8), "m.qzeros": pack_words(q_IO[:4], 1, bits=8)}
-    safetensors.numpy.save_file(arrays | {"m.scales": np.ones((4, 32), np.float16)}, "model/model.safetensors")
-    edit_config(tmp_path / "model", quantization_config={"quant_method": "gptq", "bits": 2})
+    write_gptq(tmp_path / "model", rng, bits=8)
+    place = tmp_path / "model" / "quantize_config.json"
+    settings = json.loads(place.read_text())
+    if kind == "config.json":
+        edit_config(tmp_path / "model", quantization_config=settings | {"bits": 4})
+        words = (
+            r"quantize_config.json has bits=8, but .*config.json \(quantization_config\) has bits=4: remove the file"
+        )
+    elif kind == "shapes":
+        place.write_text(json.dumps(settings | {"bits": 2}))
+        words = "said to be quantized to 2 bits, but .*qweight has the shape of 8: give it the settings"
+    elif kind == "no object":
+        place.write_text("[4, 128]")
+        words = "quantize_config.json"
+    else:
+        (place.parent / "quant_config.json").write_text('{"w_bit": 8, "q_group_size": 128}')
+        words = "quant_config.json has group_size=128, but .*quantize_config.json has group_size=16"
     more = ("model",) if command == ("seedprint",) else ()
     error = refused([command[0], "model", *more, *command[1:]])
-    words = "said to be quantized to 2 bits, but .*qweight has the shape of 8: give it the settings"
     assert error.count("\n") == 1 and re.search(words, error), error
+
+
+def test_settings_next_to_weights_that_are_not_packed_change_nothing(tmp_path):
+    base = Path(__file__).resolve().parent.parent / "fixtures" / "hf" / "llama"
+    shutil.copytree(base, tmp_path / "model")
+    (tmp_path / "model" / "quantize_config.json").write_text('{"bits": 4, "group_size": 128}')
+    assert open_checkpoint(tmp_path / "model").digest() == open_checkpoint(base).digest()

@@ -129,6 +129,14 @@ def quantized_config(folder: Path) -> str:
     return "config.json"
 
 
+def quantization_file(folder: Path) -> str:
+    """The settings of quantized weights in a file of their own, as AutoGPTQ writes it."""
+    quantized_weights(folder)
+    settings = {"bits": 4, "group_size": 8, "desc_act": True, "sym": False, "model_file_base_name": "model"}
+    (folder / "quantize_config.json").write_text(json.dumps(settings))
+    return "quantize_config.json"
+
+
 def quantization_state(folder: Path) -> str:
     """The JSON text that stands next to a tensor of bitsandbytes, alone in a file."""
     tensors = quantized(folder)
@@ -191,6 +199,7 @@ KINDS = {
     "quantized weights": (quantized_weights, read),
     "state of quantized weights": (quantization_state, read_state),
     "config.json of quantized weights": (quantized_config, read),
+    "quantize_config.json": (quantization_file, read),
     "index of shards by names": (index, read),
     "file of roles": (roles, read),
     "adapter_config.json over its base": (adapter("adapter_config.json"), read),

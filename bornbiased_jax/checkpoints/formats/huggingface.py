@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,8 @@ from bornbiased_jax.checkpoints.adapters import is_adapter
 from bornbiased_jax.checkpoints.conventions import HEAD_TENSORS, is_other_head
 from bornbiased_jax.checkpoints.formats.hf_config import Read, read_config
 from bornbiased_jax.checkpoints.layout import FileEntry, file_shapes
+from bornbiased_jax.checkpoints.quantization_files import FIELD, FILES, with_quantization
+from bornbiased_jax.checkpoints.quantized import decode
 from bornbiased_jax.checkpoints.roles import LEFT_OUT
 from bornbiased_jax.checkpoints.tensors import FLOAT_TYPES, NamedTensors, StoredModel, check_entries, file_pieces
 from bornbiased_jax.checkpoints.weight_files import (
@@ -46,6 +48,7 @@ def read_headers(folder: Path, *, file: str | None = None, ignore_fields: Sequen
     read = read_config(content, str(folder / "config.json"), ignore_fields)
     weights = choose_weights(folder, file)
     source = locate_tensors(folder, weights)
+    _refuse_quantized(folder, content, source)
     shapes = file_shapes(read.cfg, read.biases)
     entries = _as_named_in(source, read, read.family.entries(shapes))
     check_entries(source, entries, shapes, _ignored(source, read, entries))
@@ -64,6 +67,26 @@ def read_headers(folder: Path, *, file: str | None = None, ignore_fields: Sequen
         info={"context": context} if is_context else {},
         notes=notes,
     )
+
+
+def refused_settings(folder: Path, content: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the settings of quantized weights next to a ``config.json`` that has none; empty where there are none.
+
+    Raises:
+        InputError: files contradict each other.
+    """
+    settings = with_quantization(folder, content).get(FIELD)
+    return settings if isinstance(settings, dict) and not content.get(FIELD) else {}
+
+
+def _refuse_quantized(folder: Path, content: Mapping[str, object], source: NamedTensors) -> None:
+    """Refuse to run packed weights whose settings lie next to ``config.json``, as those with settings inside it."""
+    settings = refused_settings(folder, content)
+    if settings and decode(source, {FIELD: settings}).shapes.keys() != source.shapes.keys():
+        raise InputError(
+            f"the weights of {folder} are quantized, as its {' or '.join(FILES)} says: save it dequantized first, or "
+            "compare it as it is (seedprint, digest)"
+        )
 
 
 def weight_files(folder: Path) -> list[Path]:

@@ -24,6 +24,7 @@ from bornbiased_jax.checkpoints.by_role import read_by_names, read_gguf_by_names
 from bornbiased_jax.checkpoints.digests import tensor_digest
 from bornbiased_jax.checkpoints.formats import gguf
 from bornbiased_jax.checkpoints.formats.hf_config import read_config
+from bornbiased_jax.checkpoints.formats.huggingface import refused_settings
 from bornbiased_jax.checkpoints.formats.orbax_tree import METADATA as TREE
 from bornbiased_jax.checkpoints.formats.run import frozen_tree
 from bornbiased_jax.checkpoints.formats.torch_distributed import METADATA
@@ -243,10 +244,11 @@ def _configuration_refusal(folder: Path) -> str:
     if not (folder / "config.json").is_file():
         return "no config.json lies next to it"
     try:
-        read_config(io.read_json(folder / "config.json"), str(folder))
+        content = io.read_json(folder / "config.json")
+        read_config(content, str(folder))
+        return "its weights are quantized" if refused_settings(folder, content) else ""
     except InputError as error:
         return str(error)
-    return ""
 
 
 def by_role(opened: Checkpoint | NamedRoles) -> RoleSource:
