@@ -386,7 +386,7 @@ def adapt(base: NamedTensors, adapter: PeftAdapter, *, is_tied: bool) -> NamedTe
         is_conv1d = adapter.has_conv1d and name.split(".")[-2].startswith("c_")
         return adapter.merged(adapted[name], base.read(name), is_conv1d=is_conv1d)
 
-    merged = {name: base.tensors[name]._replace(read=functools.partial(read, name), first=None) for name in adapted}
+    merged = {name: base.tensors[name]._replace(read=functools.partial(read, name)) for name in adapted}
     notes = [*base.notes, f"the adapter {adapter.where} is merged into {base.where}"]
     if left_out := adapter.left_out(adapted):
         notes.append(left_out)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
 from bornbiased_jax import io, progress
-from bornbiased_jax.checkpoints import Checkpoint, Reference, adapters, open_checkpoint
+from bornbiased_jax.checkpoints import adapters, open_checkpoint
 from bornbiased_jax.checkpoints.families import FAMILIES
 from bornbiased_jax.checkpoints.formats import gguf
 from bornbiased_jax.checkpoints.formats.orbax_tree import find_tree, heads_of
 from bornbiased_jax.checkpoints.names import read_roles_file
 from bornbiased_jax.checkpoints.naming import NamedRoles
-from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.checkpoints.quantization_files import SettingsError, with_quantization
 from bornbiased_jax.checkpoints.quantized import decode
 from bornbiased_jax.checkpoints.reference import parse_ref
@@ -76,7 +74,7 @@ def read_by_role(
         InputError: nothing is there, or what is there is corrupted or not understood.
     """
     reference = parse_ref(ref).fetched()
-    folder = reference.path if reference.kind == "huggingface" else None
+    path, folder = reference.path, reference.path if reference.kind == "huggingface" else None
     if roles_file is not None and folder is None:
         raise InputError(f"{ref} is no folder of weights, which --roles is for: leave the option out")
     if folder is not None and (roles_file is not None or adapters.is_adapter(folder)):
@@ -84,45 +82,16 @@ def read_by_role(
     try:
         return open_checkpoint(ref, file=file, ignore_fields=ignore_fields).by_role()
     except InputError as refusal:
-        if folder is None:
-            if reference.kind != "gguf":
-                raise
-            return _compared_gguf(reference, str(ref), refusal)
+        if path is None or reference.kind == "run":
+            raise
         # A comparison needs no forward pass: what stands in its way may not matter here.
         try:
-            return read_by_names(folder, file=file)
+            return read_gguf_by_names(path) if folder is None else read_by_names(folder, file=file)
         except SettingsError:
             raise
         except InputError as error:
-            is_known = str(_read_config(folder).get("model_type")) in FAMILIES
+            is_known = folder is None or str(_read_config(folder).get("model_type")) in FAMILIES
             raise (refusal if is_known else error) from error
-
-
-def _compared_gguf(reference: Reference, name: str, refusal: InputError) -> RoleSource:
-    """Open a GGUF file that is not run for comparison: by the table of its architecture, else by names."""
-    assert reference.path is not None
-    checkpoint = read_gguf_by_sizes(reference.path, name)
-    if checkpoint is None:
-        try:
-            return read_gguf_by_names(reference.path)
-        except InputError as error:
-            raise refusal from error
-    reason = str(refusal).removeprefix(f"{reference.path} ")
-    note = f"{reason}; weights are compared all the same, and nothing is computed"
-    progress.once(progress.note, f"{reference.path}: {note}")
-    return NativeRoles(dataclasses.replace(checkpoint, notes=(*checkpoint.notes, note)), naming="GGUF")
-
-
-def read_gguf_by_sizes(path: Path, name: str) -> Checkpoint | None:
-    """Open a GGUF file of a known architecture by its sizes alone, for comparison; None where its tensors do not fit.
-
-    Whatever else its fields say of the model is left out, so that it is not to be run.
-    """
-    try:
-        stored = gguf.read_headers(path, is_compared=True)
-    except InputError:
-        return None
-    return Checkpoint(**vars(stored), reference=name, kind="gguf")
 
 
 def read_gguf_by_names(path: Path) -> NamedRoles:

@@ -97,7 +97,7 @@ class Checkpoint(StoredModel):
         checkpoint = cls(
             config,
             reference,
-            lambda path: [Piece(path, (), lambda _: on_host(flat[path]))],
+            lambda path: [Piece(path, (), lambda: on_host(flat[path]))],
             seed=seed,
             is_initial=is_initial,
             reference=reference,
@@ -142,24 +142,18 @@ class Checkpoint(StoredModel):
             raise InputError(f"{self.reference} has no tokenizer: name one with --tokenizer")
         return tokenizer
 
-    def has(self, path: str) -> bool:
-        """Tell whether the architecture has a parameter of this path."""
-        return path in parameter_table(self.config)
-
     def tensors(self) -> Iterator[tuple[str, str, int | None]]:
         """Yield name, path and block of every tensor, in the architecture's order; :meth:`read` takes the last two."""
         for path, row in parameter_table(self.config).items():
             for layer in range(row.shape[0]) if row.is_stacked else (None,):
                 yield path if layer is None else f"{path}/{layer}", path, layer
 
-    def read(self, path: str, layer: int | None = None, *, rows: int | None = None) -> np.ndarray:
+    def read(self, path: str, layer: int | None = None) -> np.ndarray:
         """Read one parameter, of one block where it lies in the blocks: float32, not to be written to.
 
         Args:
             path: of the parameter ("blocks/mlp/up/kernel").
             layer: the block, from 0; None outside the blocks.
-            rows: only so many first rows, and no more of a file than they need (of a run all is read); a vector is
-                given whole.
 
         Raises:
             InputError: it holds NaN or infinite values.
@@ -168,8 +162,7 @@ class Checkpoint(StoredModel):
         row = parameter_table(self.config)[path]
         if row.is_stacked != (layer is not None) or (layer is not None and not 0 <= layer < row.shape[0]):
             raise KeyError(f"{path} of block {layer}")
-        shape = row.block_shape
-        return read_parameter(self.pieces(path), shape, layer, rows if len(shape) > 1 else None)
+        return read_parameter(self.pieces(path), row.block_shape, layer)
 
     def by_role(self) -> NativeRoles:
         """Return the tensors by role: what comparison and fingerprints read."""
@@ -257,10 +250,6 @@ class Checkpoint(StoredModel):
             return self.tensor_facts["digests"]
         return {name: tensor_digest(self.read(path, layer)) for name, path, layer in self.tensors()}
 
-    def tensor_digests(self) -> dict[str, str]:
-        """Return SHA-256 of every tensor by path and block; see :func:`bornbiased_jax.checkpoints.tensor_digests`."""
-        return dict(self._digests)
-
     def digest(self) -> str:
         """Return SHA-256 of all weights as float32, whatever the format, the order of tensors, or ``dtype``."""
         return combine(self._digests)
@@ -315,7 +304,7 @@ def open_checkpoint(
     elif reference.kind == "run":
         stored = run.read_headers(reference.path, reference.seed, reference.step)
     elif reference.kind == "gguf":
-        stored = gguf.read_headers(reference.path, reference.window)
+        stored = gguf.read_headers(reference.path)
     else:
         stored = huggingface.read_headers(reference.path, file=file, ignore_fields=ignore_fields)
     stored.description = reference.describe(stored.description)

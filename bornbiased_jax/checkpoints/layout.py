@@ -149,15 +149,6 @@ def _flipped(array: np.ndarray) -> np.ndarray:
     return array.swapaxes(-1, -2) if array.ndim > 1 else array
 
 
-def leading_axis(entry: FileEntry, num_axes: int) -> int:
-    """Return the axis of a matrix in the file along which its parameters' rows follow one another.
-
-    The file's part there holds those rows, and :func:`unpack` takes it as it takes the whole. For matrices alone; of
-    a tensor of three axes experts are the rows.
-    """
-    return 0 if entry.form in _IN_OUT or num_axes == 3 else 1
-
-
 def pack(entry: FileEntry, cfg: ModelConfig, parameters: Iterable[np.ndarray]) -> np.ndarray:
     """Pack parameters into a tensor of the file: the inverse of :func:`unpack`."""
     arrays = list(parameters)

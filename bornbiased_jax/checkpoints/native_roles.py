@@ -24,8 +24,6 @@ class NativeRoles(RoleSource):
 
     Args:
         model: the checkpoint, or what its format stores of it.
-        naming: "native", or what the file's names are where the configuration is not understood in full, so that the
-            model is compared and not run.
 
     Example:
         >>> from bornbiased_jax.checkpoints import open_checkpoint
@@ -34,10 +32,11 @@ class NativeRoles(RoleSource):
         ['language/embedding/embedding', 'language/head/kernel', 'language/final_norm/scale']
     """
 
-    def __init__(self, model: StoredModel, *, naming: str = "native") -> None:
+    naming = "native"
+
+    def __init__(self, model: StoredModel) -> None:
         super().__init__(model.description, model.tokenizer_files, model.files, model.notes)
-        self.naming = naming
-        self.config = model.config if naming == "native" else None
+        self.config = model.config
         self._model = model
         self._table = parameter_table(model.config)
         # The last parameter that holds the experts of a block together: they are asked for one after the other.

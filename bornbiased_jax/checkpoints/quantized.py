@@ -35,17 +35,15 @@ _MX_GROUP = 32
 _POWERS = ("F8_E8M0", "U8")
 # Numbers of eight bits that are turned into float32 at once.
 _PIECE = 1 << 16
-# Bits of GPTQ's numbers; those of three bits lie across words, 32 of them in three.
-_GPTQ_BITS = (2, 3, 4, 8)
+# Bits of packed numbers.
+_BITS = (2, 4, 8)
 QuantizationConfig = Mapping[str, object]
 """``quantization_config``, which tells of the packing."""
 _Decoded = tuple[Tensor, tuple[str, ...]]
 """A tensor that is decoded when it is read, and the names of the parts that it is decoded from."""
 
 
-def _bits(
-    settings: QuantizationConfig, where: str, name: str, count: int, width: int, known: Sequence[int] = (2, 4, 8)
-) -> int:
+def _bits(settings: QuantizationConfig, where: str, name: str, count: int, width: int) -> int:
     """Return the bits of packed numbers of which so many lie in so many words: those stated that fit, else four.
 
     Groups of layers, of which compressed-tensors states the bits, may differ.
@@ -55,11 +53,9 @@ def _bits(
     """
     stated = _stated(settings, ("bits", "w_bit"), "num_bits")
     first = stated[0] if stated else 4
-    if not isinstance(first, int) or first not in known:
-        *most, last = known
-        read = f"{', '.join(map(str, most))} and {last}"
-        raise SettingsError(f"{where} is quantized to {schema.shown(first)} bits, of which only {read} are read")
-    fitting = [bits for bits in known if -(-count * bits // 32) == width]
+    if not isinstance(first, int) or first not in _BITS:
+        raise SettingsError(f"{where} is quantized to {schema.shown(first)} bits, of which only 2, 4 and 8 are read")
+    fitting = [bits for bits in _BITS if -(-count * bits // 32) == width]
     if first in fitting or not fitting:
         return first
     bits = next((bits for bits in fitting if bits in stated or not stated), None)
@@ -138,7 +134,7 @@ def decode(source: NamedTensors, config: Mapping[str, object]) -> NamedTensors:
     schemes = sorted({tensor.kind for tensor, _ in decoded.values()})
     notes = (f"weights are stored as {' and '.join(schemes)} and decoded",) if schemes else ()
     rows = sorted(tensors.items())
-    readable = {name: tensor._replace(read=functools.partial(read, name), first=None) for name, tensor in rows}
+    readable = {name: tensor._replace(read=functools.partial(read, name)) for name, tensor in rows}
     return NamedTensors(source.where, readable, (*source.notes, *notes))
 
 
@@ -168,7 +164,7 @@ def _decoded(source: NamedTensors, settings: QuantizationConfig, name: str) -> I
         used = parts(name, sibling("qzeros"), sibling("scales"), sibling("g_idx"))
         (rows, width), out = shapes[name][:2], shapes[sibling("scales")][-1]
         # Zeros and scales have a column for each output.
-        bits = _bits(settings, source.where, name, out, shapes[sibling("qzeros")][-1], _GPTQ_BITS)
+        bits = _bits(settings, source.where, name, out, shapes[sibling("qzeros")][-1])
         if width == out:
             gptq = functools.partial(_read_gptq, source, base, bits, settings)
             yield sibling("weight"), (Tensor("GPTQ", (out, rows * 32 // bits), gptq), used)
@@ -318,14 +314,8 @@ def _block_size(size: int, count: int, block: int) -> int:
 def _unpack(words: np.ndarray, bits: int, axis: int) -> np.ndarray:
     """Unpack unsigned numbers from 32-bit words along an axis, the lowest bits first."""
     words = np.moveaxis(words.view(np.uint32), axis, -1)
-    if 32 % bits:
-        # One row of bits, cut into numbers.
-        row = np.unpackbits(np.ascontiguousarray(words).view(np.uint8), axis=-1, bitorder="little")
-        places = row[..., : row.shape[-1] // bits * bits].reshape(*words.shape[:-1], -1, bits)
-        numbers = places @ (1 << np.arange(bits, dtype=np.int32))
-    else:
-        shifts = np.arange(0, 32, bits, dtype=np.uint32)
-        numbers = ((words[..., None] >> shifts) & np.uint32(2**bits - 1)).reshape(*words.shape[:-1], -1)
+    shifts = np.arange(0, 32, bits, dtype=np.uint32)
+    numbers = ((words[..., None] >> shifts) & np.uint32(2**bits - 1)).reshape(*words.shape[:-1], -1)
     return np.moveaxis(numbers, -1, axis).astype(np.int32)
 
 
@@ -344,8 +334,6 @@ def _read_gptq(source: NamedTensors, base: str, bits: int, settings: Quantizatio
     zeros = source.read(f"{base}.qzeros").view(np.uint32)
     if _are_zeros_whole(settings):
         zeros_GO = _unpack(zeros, bits, 1)
-    elif 32 % bits:
-        zeros_GO = _unpack(zeros, bits, 1) + 1
     else:
         # The first format subtracted one from each zero, of a word together: a zero of 0 borrowed from the next.
         zeros_GO = _unpack(zeros + np.uint32((2**32 - 1) // (2**bits - 1)), bits, 1)

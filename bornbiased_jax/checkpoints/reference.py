@@ -40,8 +40,7 @@ _FINGERPRINT = b'{"__metadata__":{"format":"bornbiased-'
 class Reference(NamedTuple):
     """One checkpoint, not yet opened. ``seed`` and ``step`` are an initialization's or a run's, None for its default.
 
-    ``remote`` is its name on the hub, and ``path`` None until it is fetched; ``window`` is of attention, where a file
-    does not carry it.
+    ``remote`` is its name on the hub, and ``path`` None until it is fetched.
     """
 
     kind: ReferenceKind
@@ -50,7 +49,6 @@ class Reference(NamedTuple):
     step: int | None = None
     cfg: ModelConfig | None = None
     remote: hub.HubName | None = None
-    window: int | None = None
 
     def fetched(self) -> Reference:
         """Return the same with a path where there is one: what is on the hub is now in the cache.
@@ -71,7 +69,7 @@ class Reference(NamedTuple):
 def parse_ref(text: str | Path) -> Reference:
     """Tell what kind of checkpoint a text means, looking at what lies there.
 
-    Known are: a Hugging Face directory, a GGUF file ``FILE.gguf[@window=4096]``, a pretraining run
+    Known are: a Hugging Face directory, a GGUF file, a pretraining run
     ``RUN[@seed=42,step=1000]``, an initialization ``seed:42@llama-nano[,field=value,…]``, and a model of the hub
     ``hf:OWNER/NAME[@REVISION]``, which is not looked at.
 
@@ -97,10 +95,7 @@ def parse_ref(text: str | Path) -> Reference:
     kind = _kind_of_directory(path) if path.is_dir() else _kind_of_file(path)
     if not at:
         return Reference(kind, path)
-    if kind == "gguf" and after.startswith("window"):
-        window = _options(text, after, "FILE.gguf@window=4096", ("window",))["window"]
-        return Reference(kind, path, window=window)
-    options = _options(text, after, "RUN@seed=42,step=1000 (either may be left out)", ("seed", "step"))
+    options = _options(text, after)
     if kind != "run":
         raise InputError(f"{text} asks for a seed or step, but {path} is no pretraining run: leave out what follows @")
     return Reference(kind, path, seed=options.get("seed"), step=options.get("step"))
@@ -153,13 +148,14 @@ def _initialization(text: str) -> Reference:
     return Reference("birth", seed=seed, cfg=cfg)
 
 
-def _options(text: str, after: str, form: str, names: tuple[str, ...]) -> dict[str, int]:
+def _options(text: str, after: str) -> dict[str, int]:
+    """Parse the seed and the step of a run."""
     options: dict[str, int] = {}
     for part in after.split(","):
         name, _, value = part.partition("=")
         number = whole(value)
-        if name not in names or number is None or name in options:
-            raise InputError(f"{text!r} is not of the form {form}")
+        if name not in ("seed", "step") or number is None or name in options:
+            raise InputError(f"{text!r} is not of the form RUN@seed=42,step=1000 (either may be left out)")
         options[name] = number
     return options
 

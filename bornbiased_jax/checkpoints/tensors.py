@@ -17,7 +17,7 @@ from jax.typing import DTypeLike
 from typing_extensions import TypedDict
 
 from bornbiased_jax.checkpoints import buffers
-from bornbiased_jax.checkpoints.layout import FileEntry, Shapes, leading_axis, shape_in_file, unpack
+from bornbiased_jax.checkpoints.layout import FileEntry, Shapes, shape_in_file, unpack
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.memory import FLOAT, check_weights
@@ -60,13 +60,11 @@ class Tensor(NamedTuple):
         kind: its type, as safetensors or its scheme of quantization calls it.
         shape: as the file lays it out.
         read: reads it, in whatever float type the file has.
-        first: reads its beginning along an axis, from the axis and a count; None where all of it is read for that.
     """
 
     kind: str
     shape: tuple[int, ...]
     read: Callable[[], np.ndarray]
-    first: Callable[[int, int], np.ndarray] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,13 +95,6 @@ class NamedTensors:
         """Read one tensor."""
         return self.tensors[name].read()
 
-    def first(self, name: str, axis: int, count: int) -> np.ndarray:
-        """Read the beginning of one tensor along an axis."""
-        tensor = self.tensors[name]
-        if tensor.first is not None:
-            return tensor.first(axis, count)
-        return tensor.read()[(slice(None),) * axis + (slice(count),)]
-
 
 class Piece(NamedTuple):
     """A parameter, or the part of it that one tensor of a format holds.
@@ -111,14 +102,14 @@ class Piece(NamedTuple):
     Attributes:
         name: of the tensor and where it lies, for errors.
         place: indices on the leading axes of the parameter: none, the block, or the block and the expert.
-        read: from a number of rows (None: all) to the piece; one that holds several blocks is always read whole.
+        read: reads it.
         tensor: its name alone, where the format has names of its own; else "".
         read_fused: reads that tensor as the file has it, where it has other parameters in it too.
     """
 
     name: str
     place: tuple[int, ...]
-    read: Callable[[int | None], np.ndarray]
+    read: Callable[[], np.ndarray]
     tensor: str = ""
     read_fused: Callable[[], np.ndarray] | None = None
 
@@ -173,9 +164,8 @@ def file_pieces(cfg: ModelConfig, source: NamedTensors, entries: list[FileEntry]
     for entry in entries:
         for index, path in enumerate(entry.paths):
 
-            def read(rows: int | None, entry: FileEntry = entry, index: int = index) -> np.ndarray:
-                first = None if rows is None else (leading_axis(entry, len(source.shapes[entry.name])), rows)
-                return unpack(entry, cfg, read_finite(source, entry.name, first))[index]
+            def read(entry: FileEntry = entry, index: int = index) -> np.ndarray:
+                return unpack(entry, cfg, read_finite(source, entry.name))[index]
 
             piece = Piece(f"{entry.name} of {source.where}", entry.place, read, entry.name)
             if len(entry.paths) > 1:
@@ -223,16 +213,15 @@ def wrong_type(name: str, where: str, kind: str) -> InputError:
     return InputError(f"tensor {name} of {where} is of type {kind}, not F64, F32, F16 or BF16: save it as a float")
 
 
-def read_finite(source: NamedTensors, name: str, first: tuple[int, int] | None = None) -> np.ndarray:
-    """Read one tensor of a file as the file has it, or its beginning: so many (``first``) along an axis.
+def read_finite(source: NamedTensors, name: str) -> np.ndarray:
+    """Read one tensor of a file as the file has it.
 
     Raises:
         InputError: it holds NaN, infinity or numbers beyond float32, or numbers that are no floats.
     """
     if (kind := source.types.get(name, "F32")) not in FLOAT_TYPES:
         raise wrong_type(name, source.where, kind)
-    tensor = source.read(name) if first is None else source.first(name, *first)
-    return check_finite(tensor, name, source.where)
+    return check_finite(source.read(name), name, source.where)
 
 
 def check_finite(tensor: np.ndarray, name: str, where: str) -> np.ndarray:
@@ -272,23 +261,19 @@ def as_float32(tensor: np.ndarray) -> np.ndarray:
     return bits.view(np.float32)
 
 
-def read_parameter(
-    pieces: list[Piece], block_shape: tuple[int, ...], layer: int | None, rows: int | None = None
-) -> np.ndarray:
-    """Read one parameter from its pieces, of one block (from 0) where it lies in the blocks; or only its first rows.
+def read_parameter(pieces: list[Piece], block_shape: tuple[int, ...], layer: int | None) -> np.ndarray:
+    """Read one parameter from its pieces, of one block (from 0) where it lies in the blocks.
 
     It is float32, and not to be written to.
     """
     lead = () if layer is None else (layer,)
     inside = [piece for piece in pieces if piece.place[: len(lead)] == lead or not piece.place]
     if not inside:  # a bias that the configuration has and the file has not
-        return np.zeros(block_shape, np.float32)[:rows]
+        return np.zeros(block_shape, np.float32)
     if len(inside[0].place) > len(lead):
-        # One tensor for each expert, which are the rows.
-        return np.stack([as_float32(piece.read(None)) for piece in inside[:rows]])
-    is_whole = inside[0].place == lead
-    tensor = inside[0].read(rows if is_whole else None)
-    return as_float32((tensor if is_whole else tensor[layer])[:rows])
+        return np.stack([as_float32(piece.read()) for piece in inside])
+    tensor = inside[0].read()
+    return as_float32(tensor if inside[0].place == lead else tensor[layer])
 
 
 def load_params(model: StoredModel, dtype: DTypeLike | None = None, sharding: Shardings | None = None) -> Params:
@@ -322,7 +307,7 @@ def _load_parameter(
         touched = {region: buffer for region, buffer in buffers.items() if _touches(region, piece.place)}
         if not touched:
             continue
-        tensor = piece.read(None)
+        tensor = piece.read()
         if dtype == np.float16 and np.max(np.abs(tensor), initial=0) > np.finfo(np.float16).max:
             raise InputError(f"tensor {piece.name} does not fit in float16: choose another dtype")
         for region, buffer in touched.items():

@@ -108,16 +108,13 @@ def draw_entries(places: list[MatrixEntries], seed: jax.Array) -> jax.Array:
 def read_entries(suspect: Checkpoint, places: list[MatrixEntries]) -> np.ndarray:
     """Read the suspect's numbers at the places, each matrix scaled to mean square 1: [n] float64.
 
-    Of files no more is read than the rows that hold them.
-
     Raises:
         InputError: every number there is the same.
     """
     parts = []
     for path, layer, count, _ in places:
-        row = math.prod(parameter_table(suspect.cfg)[path].block_shape[1:])
         # In the order of the parameter, whatever way the file has it.
-        part = suspect.read(path, layer, rows=-(-count // row)).ravel()[:count].astype(np.float64)
+        part = suspect.read(path, layer).ravel()[:count].astype(np.float64)
         size = math.sqrt(float(np.mean(np.square(part))))
         parts.append(part / size if size > 0 else part)
     entries_N = np.concatenate(parts)

@@ -63,7 +63,6 @@ def prices(
     *,
     granularities: Sequence[Granularity] = ("tensor", "token"),
     keep: Sequence[int] = (0, 1, 4),
-    batch_size: int | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> list[Price]:
     """Compute the price of every scheme at every granularity with every number of kept first positions.
@@ -77,7 +76,6 @@ def prices(
         schemes: what is quantized.
         granularities: whose largest value sets a scale.
         keep: how many first positions stay in full precision.
-        batch_size: sequences in one forward pass; chosen by memory unless given.
         advance: called with the number of sequences done since the last call; N in every cell, one without kept
             positions among them.
 
@@ -97,7 +95,7 @@ def prices(
     x = check_tokens(check_sequences(cfg, tokens_NT), cfg.vocab_size)
     N, T = x.shape
     check_prices(cfg, T, schemes, keep)
-    size = batch_size or max(1, LOGIT_BYTES // (4 * T * cfg.vocab_size))
+    size = max(1, LOGIT_BYTES // (4 * T * cfg.vocab_size))
     cells: list[Price] = []
     # What keeping the first positions saves is told from a cell that keeps none.
     counts = sorted({0, *keep})

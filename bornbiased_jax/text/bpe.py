@@ -397,18 +397,17 @@ def from_tiktoken(data: bytes, name: str) -> LibraryTokenizer:
     return from_byte_level(vocab, merges, name, dataclasses.replace(scheme, ignores_merges=True))
 
 
-def train_bpe(documents: Iterable[str], vocab_size: int, *, exact: bool = True) -> LibraryTokenizer:
+def train_bpe(documents: Iterable[str], vocab_size: int) -> LibraryTokenizer:
     """Train a byte-level BPE on documents; the same documents give the same tokenizer.
 
     Words are cut as GPT-2 does; pairs seen once are not joined; id 0 is ``<|endoftext|>`` and ends documents.
 
     Args:
         documents: the texts.
-        vocab_size: how many ids, at least 257.
-        exact: whether fewer pieces than asked for are an error.
+        vocab_size: how many ids, at least 257; fewer come of a text that does not support so many.
 
     Raises:
-        InputError: the size is too small, or larger than the text supports.
+        InputError: the size is too small.
     """
     if vocab_size < 257:
         raise InputError(f"vocab_size={vocab_size} is too small for a byte-level BPE: take at least 257, or bytes")
@@ -427,10 +426,4 @@ def train_bpe(documents: Iterable[str], vocab_size: int, *, exact: bool = True) 
         initial_alphabet=sorted(BYTE_CHARACTERS.values()),
     )
     backend.train_from_iterator(map(checked_text, documents), trainer)
-    tokenizer = _build(backend, f"bpe-{backend.get_vocab_size()}", END_OF_TEXT)
-    if exact and tokenizer.vocab_size < vocab_size:
-        raise InputError(
-            f"the text gives only {tokenizer.vocab_size} pieces of the {vocab_size} asked for: "
-            "train on more text, or ask for fewer"
-        )
-    return tokenizer
+    return _build(backend, f"bpe-{backend.get_vocab_size()}", END_OF_TEXT)

@@ -52,14 +52,13 @@ _LOOK = 64 * _BLOCK
 _HEADING = re.compile(r"^ ?= [^=\s](?:.*[^=\s])? = ?\r?\n?$|^ ?= [^=\s] = ?\r?\n?$")
 
 
-def read_documents(source: str | Path, *, field: str = "text", longest: int | None = LONGEST) -> Iterator[str]:
+def read_documents(source: str | Path, *, longest: int = LONGEST) -> Iterator[str]:
     """Read the documents of a source, lazily and in a stable order; empty documents are left out.
 
     Args:
         source: a file, a folder, ``builtin:prose``, ``builtin:code`` or ``hf:NAME`` (with an optional
             configuration and split: ``hf:NAME,CONFIG@SPLIT``; ``train`` when none is given).
-        field: the name of the text's column in JSON lines, Parquet and Hugging Face data sets.
-        longest: about how many characters a piece of a text without separators has; None leaves it whole.
+        longest: about how many characters a piece of a text without separators has.
 
     Raises:
         InputError: at the call for a source that does not exist, while reading for one that is corrupted,
@@ -75,8 +74,8 @@ def read_documents(source: str | Path, *, field: str = "text", longest: int | No
     if name.startswith("builtin:"):
         return iter(corpora.corpus(name.removeprefix("builtin:")).documents)
     if hub.is_named(name):
-        return rows.hugging_face(name.removeprefix(hub.PREFIX), field)
-    return _checked_nonempty(name, list_files(source), field, longest)
+        return rows.hugging_face(name.removeprefix(hub.PREFIX))
+    return _checked_nonempty(name, list_files(source), longest)
 
 
 def check_source(source: str | Path) -> None:
@@ -92,10 +91,10 @@ def check_source(source: str | Path) -> None:
         list_files(source)
 
 
-def _checked_nonempty(name: str, paths: list[Path], field: str, longest: int | None) -> Iterator[str]:
+def _checked_nonempty(name: str, paths: list[Path], longest: int) -> Iterator[str]:
     empty = True
     for path in paths:
-        for document in read_file(path, field=field, longest=longest):
+        for document in read_file(path, longest=longest):
             empty = False
             yield document
     if empty:
@@ -131,20 +130,20 @@ def list_files(source: str | Path) -> list[Path]:
     return [file for _, file in sorted(listing)]
 
 
-def read_file(path: str | Path, *, field: str = "text", longest: int | None = LONGEST) -> Iterator[str]:
+def read_file(path: str | Path, *, longest: int = LONGEST) -> Iterator[str]:
     """Read the documents of one file, lazily; none when it is empty.
 
     Raises:
-        InputError: while reading, when the file is missing, corrupted, not UTF-8 or lacks the field.
+        InputError: while reading, when the file is missing, corrupted, not UTF-8 or lacks the field ``text``.
     """
     path = io.check_regular(path)
     kind = _kind(path)
     with _reading(path):
         if kind == ".jsonl":
-            yield from rows.json_lines(path, _lines(path), field)
+            yield from rows.json_lines(path, _lines(path))
         elif kind == ".parquet":
             with _open(path) as stream:
-                yield from rows.parquet(path, stream, field)
+                yield from rows.parquet(path, stream)
         elif _contains(path, END_OF_TEXT.encode()):
             yield from _separated(path)
         elif _HEADING.match(next((line for line in _lines(path, LONGEST) if line.strip()), "")):
@@ -170,49 +169,45 @@ def _reading(path: Path) -> Iterator[None]:
         raise InputError(f"{path} cannot be read: {' '.join(str(error.strerror or error).split())}") from error
 
 
-def read_text(path: str | Path, most: int = RUNNING_TEXT) -> str:
-    """Read the text of a source, exactly as it stands in the file; of a long one the beginning.
+def read_text(path: str | Path) -> str:
+    """Read the text of a source, exactly as it stands in the file; of a long one ``RUNNING_TEXT`` characters.
 
     Of a file: with the separators of its documents. Of a folder: its files with a blank line between them, empty ones
     left out. Of JSON lines, Parquet, ``builtin:`` and ``hf:`` names: the documents with a blank line between them.
-
-    Args:
-        path: the source.
-        most: characters; no more is read than they need.
 
     Raises:
         InputError: the source is missing, corrupted, not UTF-8 or without text.
     """
     # Sources without running text of their own, and folders: join their parts.
     if str(path).startswith(("builtin:", hub.PREFIX)):
-        return _joined(read_documents(path), most, "\n\n")
+        return _joined(read_documents(path), "\n\n")
     root = io.user_path(path)
     files = list_files(root) if root.is_dir() else [root]
-    text = _joined(filter(str.strip, (_running_text(file, most) for file in files)), most, "\n\n")
+    text = _joined(filter(str.strip, map(_running_text, files)), "\n\n")
     if not text:
         raise InputError(f"{path} holds no text: name a file that does")
     return text
 
 
-def _running_text(path: Path, most: int) -> str:
+def _running_text(path: Path) -> str:
     """Read the text of one file, "" of an empty one."""
     if _kind(path) in ROW_SUFFIXES:
-        return _joined(read_file(path), most, "\n\n")
+        return _joined(read_file(path), "\n\n")
     io.check_regular(path)
     with _reading(path):
-        return _joined(_blocks(path), most, "")
+        return _joined(_blocks(path), "")
 
 
-def _joined(texts: Iterable[str], most: int, separator: str) -> str:
-    """Join texts, reading no more of them than ``most`` characters need."""
+def _joined(texts: Iterable[str], separator: str) -> str:
+    """Join texts, reading no more of them than ``RUNNING_TEXT`` characters need."""
     parts: list[str] = []
     size = 0
     for text in texts:
         parts.append(text)
         size += len(text)
-        if size >= most:
+        if size >= RUNNING_TEXT:
             break
-    return separator.join(parts)[:most]
+    return separator.join(parts)[:RUNNING_TEXT]
 
 
 def text_digest(text: str) -> str:
@@ -344,16 +339,16 @@ def _articles(path: Path) -> Iterator[str]:
         yield "".join(lines)
 
 
-def _pieces(path: Path, longest: int | None) -> Iterator[str]:
+def _pieces(path: Path, longest: int) -> Iterator[str]:
     """Cut a text at the first blank line past ``longest`` characters.
 
     Without one it is cut at a line end past twice that, and within a line past four times that.
     """
     parts: list[str] = []
     size, has_text = 0, False
-    for line in _lines(path, LONGEST_DOCUMENT if longest is None else longest):
+    for line in _lines(path, longest):
         blank = not line.strip()
-        if longest is not None and parts and size >= (longest if blank else 2 * longest):
+        if parts and size >= (longest if blank else 2 * longest):
             if blank:
                 parts.append(line)
                 size, line = size + len(line), ""

@@ -1,4 +1,4 @@
-"""Texts that are fields of rows: JSON lines, Parquet, Hugging Face data sets."""
+"""Texts that are the field ``text`` of rows: JSON lines, Parquet, Hugging Face data sets."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.schema import cut
 from bornbiased_jax.text.protocol import checked_text
 
+FIELD = "text"
 
-def json_lines(path: Path, lines: Iterable[str], field: str) -> Iterator[str]:
+
+def json_lines(path: Path, lines: Iterable[str]) -> Iterator[str]:
     """Yield the field of each row of JSON lines; rows without text are left out.
 
     Raises:
@@ -28,25 +30,25 @@ def json_lines(path: Path, lines: Iterable[str], field: str) -> Iterator[str]:
             reason = error.msg if isinstance(error, json.JSONDecodeError) else "a number or a nesting beyond all sizes"
             raise InputError(f"{path}, line {number} is not JSON ({reason}): one object a line is expected") from error
         # An escape can spell half of a surrogate pair.
-        text = checked_text(_field(row, field, f"{path}, line {number}"), f"{path}, line {number}")
+        text = checked_text(_text(row, f"{path}, line {number}"), f"{path}, line {number}")
         if text.strip():
             yield text
 
 
-def _field(row: object, field: str, place: str) -> str:
+def _text(row: object, place: str) -> str:
     if not isinstance(row, dict):
-        raise InputError(f"{place} is not an object with a field {field!r}")
-    if field not in row:
-        raise InputError(f"{place} has no field {field!r}, only {cut(', '.join(map(repr, row))) or 'none'}")
-    text = row[field]
+        raise InputError(f"{place} is not an object with a field {FIELD!r}")
+    if FIELD not in row:
+        raise InputError(f"{place} has no field {FIELD!r}, only {cut(', '.join(map(repr, row))) or 'none'}")
+    text = row[FIELD]
     if text is None:
         return ""
     if not isinstance(text, str):
-        raise InputError(f"{place}: the field {field!r} is not a string")
+        raise InputError(f"{place}: the field {FIELD!r} is not a string")
     return text
 
 
-def parquet(path: Path, stream: IO[bytes], field: str) -> Iterator[str]:
+def parquet(path: Path, stream: IO[bytes]) -> Iterator[str]:
     """Yield the field of each row of an opened Parquet file, which is read in groups of a thousand rows.
 
     Raises:
@@ -60,18 +62,18 @@ def parquet(path: Path, stream: IO[bytes], field: str) -> Iterator[str]:
     try:
         with pyarrow.parquet.ParquetFile(stream) as table:
             names = table.schema_arrow.names
-            if field not in names:
-                raise InputError(f"{path} has no column {field!r}, only {cut(', '.join(map(repr, names)))}")
-            for batch in table.iter_batches(batch_size=1024, columns=[field]):
+            if FIELD not in names:
+                raise InputError(f"{path} has no column {FIELD!r}, only {cut(', '.join(map(repr, names)))}")
+            for batch in table.iter_batches(batch_size=1024, columns=[FIELD]):
                 for text in batch.column(0).to_pylist():
-                    text = _field({field: text}, field, str(path))
+                    text = _text({FIELD: text}, str(path))
                     if text.strip():
                         yield text
     except pyarrow.ArrowException as error:
         raise InputError(f"{path} is not readable as Parquet: {str(error).splitlines()[0]}") from error
 
 
-def hugging_face(name: str, field: str) -> Iterator[str]:
+def hugging_face(name: str) -> Iterator[str]:
     """Stream the field of each row of a Hugging Face data set: ``NAME``, ``NAME,CONFIG`` or either with ``@SPLIT``.
 
     Raises:
@@ -86,7 +88,7 @@ def hugging_face(name: str, field: str) -> Iterator[str]:
         raise InputError("hf: needs the name of a data set, as in hf:NAME or hf:NAME,CONFIG@SPLIT")
     with hub.asking(named):
         rows = iter(datasets.load_dataset(name, configuration or None, split=split or "train", streaming=True))
-    texts = (_field(row, field, f"hf:{name}, row {number}") for number, row in enumerate(_asked(rows, named), start=1))
+    texts = (_text(row, f"hf:{name}, row {number}") for number, row in enumerate(_asked(rows, named), start=1))
     return filter(str.strip, texts)
 
 

@@ -206,7 +206,7 @@ def default_tokenizer(vocab_size: int) -> Tokenizer:
     if stored is not None:
         loaded = bpe.from_json(stored.decode(), "", bpe.END_OF_TEXT)
         return bpe.LibraryTokenizer(f"bpe-{loaded.vocab_size}", loaded.json_text, loaded.eos_id)
-    trained = bpe.train_bpe(corpus.documents, vocab_size, exact=False)
+    trained = bpe.train_bpe(corpus.documents, vocab_size)
     cache.store(slot, trained.json_text.encode())
     return trained
 

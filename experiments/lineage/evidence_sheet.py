@@ -90,7 +90,7 @@ def _tokenizer_pairs(settings: Entry) -> Iterator[tuple[str, Entry]]:
     for name in settings["corpora"]:
         documents = list(corpora.corpus(name.removeprefix("builtin:")).documents)[: settings["num_documents"]]
         for half in (documents[::2], documents[1::2]):
-            trained_on.append((name, vocabulary(train_bpe(half, settings["num_pieces"], exact=False))))
+            trained_on.append((name, vocabulary(train_bpe(half, settings["num_pieces"]))))
     for (first, base), (second, suspect) in itertools.combinations(trained_on, 2):
         yield same_text if first == second else other_text, token_statistics(base, suspect)
 

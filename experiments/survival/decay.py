@@ -112,7 +112,7 @@ def _rows(model: Checkpoint, module: str, layer: int | None, ids_I: np.ndarray) 
 
 def _scale(model: Checkpoint, norm: str, layer: int | None) -> np.ndarray | None:
     path = f"{norm}/scale"
-    return model.read(path, layer) if model.has(path) else None
+    return model.read(path, layer) if path in parameter_table(model.config) else None
 
 
 def _column_norms(rows_nD: np.ndarray) -> np.ndarray:

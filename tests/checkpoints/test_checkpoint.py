@@ -83,7 +83,7 @@ def test_a_tokenizer_larger_than_the_model_is_refused(tmp_path):
 
 def test_token_added_after_training_needs_no_row_of_the_model(tmp_path):
     """``add_special_tokens({"pad_token": "[PAD]"})`` without resizing: one id more than the model has."""
-    trained = train_bpe(["a word and another word"] * 3, 270, exact=False)
+    trained = train_bpe(["a word and another word"] * 3, 270)
     cfg = preset("llama-tiny", **{**SMALL, "vocab_size": trained.vocab_size})
     content = json.loads(trained.json_text)
     pad = {"id": cfg.vocab_size, "content": "[PAD]", "special": True, "normalized": False}
@@ -216,7 +216,7 @@ def test_loading_makes_no_copy_of_a_parameter(monkeypatch, tmp_path):
 
 
 def assert_reads_the_same(ref):
-    """Tensor by tensor, by first rows and all at once."""
+    """Tensor by tensor and all at once."""
     reader = open_checkpoint(ref)
     for path, leaf in flatten(reader.params()).items():
         full = np.asarray(leaf)
@@ -225,7 +225,6 @@ def assert_reads_the_same(ref):
                 np.testing.assert_array_equal(reader.read(path, layer), full[layer], err_msg=path)
         else:
             np.testing.assert_array_equal(reader.read(path), full, err_msg=path)
-    assert_first_rows(reader)
     return reader
 
 
@@ -244,28 +243,14 @@ def test_untrained_models_are_drawn_parameter_by_parameter():
 def test_parameter_absent_from_architecture_refused():
     opened = open_checkpoint("seed:1@llama-tiny,num_layers=1,d_model=16,num_heads=2,d_ff=24,vocab_size=60")
     reader = Checkpoint.from_params(opened.cfg, opened.params())
-    assert_first_rows(reader)
-    assert reader.has("head/kernel") and not reader.has("positions/embedding")
     for path, layer in (("positions/embedding", None), ("blocks/mlp/up/kernel", 1), ("blocks/mlp/up/kernel", None)):
         with pytest.raises(KeyError):
             reader.read(path, layer)
 
 
-def assert_first_rows(reader, rows=3):
-    for path, distribution in parameter_table(reader.cfg).items():
-        for layer in range(distribution.shape[0]) if distribution.is_stacked else (None,):
-            full = reader.read(path, layer)
-            wanted = full if full.ndim == 1 else full[:rows]
-            np.testing.assert_array_equal(reader.read(path, layer, rows=rows), wanted, err_msg=f"{path} {layer}")
-
-
-def test_a_file_is_read_in_part_and_leaves_no_mapping(tmp_path, monkeypatch):
+def test_reading_a_file_leaves_no_mapping(tmp_path):
     opened = open_checkpoint("seed:1@llama-tiny,num_layers=1,d_model=16,num_heads=2,d_ff=24,vocab_size=60")
     export_hugging_face(opened.cfg, opened.params(), tmp_path / "hf")
-    reader = open_checkpoint(tmp_path / "hf")
-    reader.read("head/kernel")
+    open_checkpoint(tmp_path / "hf").read("head/kernel")
     maps = Path("/proc/self/maps")
-    assert not maps.exists() or "model.safetensors" not in maps.read_text()
-    monkeypatch.delattr(np, "fromfile")  # what reads a tensor whole
-    assert reader.read("head/kernel", None, rows=2).shape == (2, 60)
     assert not maps.exists() or "model.safetensors" not in maps.read_text()

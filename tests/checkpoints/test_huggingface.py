@@ -467,7 +467,6 @@ def test_files_of_torch_are_the_same_model(copy, form):
         torch.save({"model": tensors, "step": 3}, folder / ("ckpt.pt" if form == "chosen" else "pytorch_model.bin"))
     reader = open_checkpoint(folder, file="ckpt.pt" if form == "chosen" else None)
     assert reader.digest() == open_checkpoint(HF / "llama").digest()
-    assert np.array_equal(reader.read("embed/embedding", rows=3), reader.read("embed/embedding")[:3])
 
 
 UNREADABLE = {

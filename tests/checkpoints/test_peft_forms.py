@@ -10,6 +10,7 @@ from safetensors.numpy import load_file, save_file
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.checkpoints.adapters import CONFIG, WEIGHTS, read_adapter
 from bornbiased_jax.checkpoints.by_role import read_by_names, read_by_role
+from bornbiased_jax.checkpoints.families import FAMILIES
 from bornbiased_jax.derive.peft import merge_adapter
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.parameters import flatten
@@ -68,10 +69,13 @@ def test_an_adapter_is_opened_over_its_base_as_peft_merges_it(tmp_path, variant)
     source = read_by_role(tmp_path / "adapter")
     assert _distance(source, tmp_path / "merged") < 1e-5
     assert "adapter" in source.description
-    # The same merged into parameters.
-    base = open_checkpoint(tmp_path / "base")
-    merged = flatten(merge_adapter(base.cfg, base.params(), read_adapter(tmp_path / "adapter")))
-    for path, leaf in flatten(open_checkpoint(tmp_path / "merged").params()).items():
+    _assert_merged_into_parameters(tmp_path)
+
+
+def _assert_merged_into_parameters(folder):
+    base = open_checkpoint(folder / "base")
+    merged = flatten(merge_adapter(base.cfg, base.params(), read_adapter(folder / "adapter")))
+    for path, leaf in flatten(open_checkpoint(folder / "merged").params()).items():
         np.testing.assert_allclose(merged[path], leaf, atol=1e-5)
 
 
@@ -98,6 +102,8 @@ def test_adapters_of_other_architectures_are_opened_as_peft_merges_them(tmp_path
     _train(tmp_path, name, target_modules=modules, fan_in_fan_out=name == "gpt2")
     assert name in MODELS
     assert _distance(read_by_role(tmp_path / "adapter"), tmp_path / "merged") < 1e-5
+    if name in FAMILIES:
+        _assert_merged_into_parameters(tmp_path)
 
 
 def test_names_without_the_prefix_of_the_model_are_those_of_an_embedding_model(tmp_path):
@@ -127,11 +133,8 @@ def test_the_head_of_a_reward_models_adapter_is_left_out_and_said(tmp_path, caps
     note = "left out of the adapter, as no part of a language model: score.weight"
     assert source.notes == (f"the adapter {tmp_path / 'adapter'} is merged into {tmp_path / 'base'}", note)
     assert note in capsys.readouterr().err
-    base = open_checkpoint(tmp_path / "base")
-    merged = flatten(merge_adapter(base.cfg, base.params(), read_adapter(tmp_path / "adapter")))
+    _assert_merged_into_parameters(tmp_path)
     assert f"{tmp_path / 'adapter'}: {note}" in capsys.readouterr().err
-    for path, leaf in flatten(open_checkpoint(tmp_path / "merged").params()).items():
-        np.testing.assert_allclose(merged[path], leaf, atol=1e-5)
     # A module of the language model that the base lacks is no head of another kind.
     save_file(load_file(weights) | {"base_model.model.model.scorer.weight": np.ones((1, 4), np.float32)}, weights)
     with pytest.raises(InputError, match=r"adapts model\.scorer\.weight, which is no matrix of"):

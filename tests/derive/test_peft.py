@@ -76,18 +76,6 @@ def test_an_adapter_of_fused_matrices_is_merged_where_another_family_is_exported
         np.testing.assert_array_equal(after[path][1 - layer], before[path][1 - layer])
 
 
-def test_a_fused_conv1d_is_split_and_rank_stabilised_scaling_heeded(tmp_path):
-    module = "transformer.h.1.attn.c_attn"
-    tensors = adapter(tmp_path, {module: (48, 16)}, use_rslora=True, fan_in_fan_out=True)
-    opened = open_checkpoint(GPT2)
-    merged = flatten(merge_adapter(opened.cfg, opened.params(), read_adapter(tmp_path)))
-    before = jax.tree.map(np.asarray, flatten(opened.params()))
-    for index, part in enumerate(("query", "key", "value")):
-        path = f"blocks/attention/{part}/kernel"
-        expected = ALPHA / np.sqrt(RANK) * product(tensors, module)[16 * index : 16 * (index + 1)].T
-        np.testing.assert_allclose(merged[path][1] - before[path][1], expected, atol=1e-5)
-
-
 def test_a_rank_above_the_width_is_merged_as_any_other(tmp_path):
     """PEFT sets no limit; files of fused matrices hold the ranks of several modules together."""
     module, rank = "model.layers.1.self_attn.q_proj", 17
@@ -97,28 +85,6 @@ def test_a_rank_above_the_width_is_merged_as_any_other(tmp_path):
     path = "blocks/attention/query/kernel"
     expected = np.asarray(flatten(opened.params())[path][1]) + ALPHA / rank * product(tensors, module).T
     np.testing.assert_allclose(merged[path][1], expected, atol=1e-5)
-
-
-# Of what PEFT itself calls in transformers.
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
-def test_the_same_as_peft(tmp_path):
-    """PEFT, where it is installed, merges to the same weights."""
-    peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
-    assert run(["derive", LLAMA, "--change", "noise:0", "--out", str(tmp_path / "base")]) == 0
-    modules = [f"model.layers.{layer}.self_attn.q_proj" for layer in range(2)]
-    adapter(tmp_path / "lora", dict.fromkeys(modules, (16, 16)), target_modules=["q_proj"])
-    base = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "base")
-    merged = peft.PeftModel.from_pretrained(base, tmp_path / "lora").merge_and_unload()
-    opened = open_checkpoint(tmp_path / "base")
-    actual = flatten(merge_adapter(opened.cfg, opened.params(), read_adapter(tmp_path / "lora")))
-    for layer in range(2):
-        reference = merged.model.layers[layer].self_attn.q_proj.weight.detach().numpy().T
-        np.testing.assert_allclose(actual["blocks/attention/query/kernel"][layer], reference, atol=1e-5)
-        assert (
-            np.abs(reference - np.asarray(flatten(opened.params())["blocks/attention/query/kernel"][layer])).max()
-            > 1e-3
-        )
 
 
 @pytest.mark.parametrize("adapted", [("embed_tokens",), ("lm_head",), ("embed_tokens", "lm_head")])

@@ -19,6 +19,7 @@ from bornbiased_jax.quantization import (
     Scheme,
     parse_scheme,
     parse_schemes,
+    price,
     prices,
     quantize_kernel,
     quantized_edits,
@@ -124,8 +125,9 @@ def test_what_linear_maps_and_the_cache_read_lies_on_the_grid(params, site):
 
 
 @pytest.mark.slow
-def test_prices_are_their_definitions(params):
-    cells = prices(CFG, params, TOKENS, [parse_scheme("w4a4kv4")], granularities=["token"], keep=[1, 0], batch_size=3)
+def test_prices_are_their_definitions(params, monkeypatch):
+    monkeypatch.setattr(price, "LOGIT_BYTES", 3 * 4 * TOKENS.shape[1] * CFG.vocab_size)
+    cells = prices(CFG, params, TOKENS, [parse_scheme("w4a4kv4")], granularities=["token"], keep=[1, 0])
     assert [cell["keep_sinks"] for cell in cells] == [0, 1]
     full = np.asarray(jax.nn.log_softmax(apply(CFG, params, TOKENS).logits_BTV[:, :-1]), np.float64)
     weights = quantized_params(params, 4, "token")

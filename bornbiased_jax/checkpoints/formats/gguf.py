@@ -9,7 +9,10 @@ Source: llama.cpp's convert_hf_to_gguf.py, which
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -19,9 +22,26 @@ from bornbiased_jax import progress
 from bornbiased_jax.checkpoints.families import FAMILIES, GGUF, Family
 from bornbiased_jax.checkpoints.families.reading import Fields
 from bornbiased_jax.checkpoints.formats.gguf_file import GGUFFile, read_file, refuse_parts
-from bornbiased_jax.checkpoints.layout import FUSED, QKV, Biases, FileEntry, Form, Shapes, file_shapes, make_entries
+from bornbiased_jax.checkpoints.layout import (
+    FUSED,
+    QKV,
+    Biases,
+    FileEntry,
+    Form,
+    Shapes,
+    file_shapes,
+    make_entries,
+    with_rotated,
+)
 from bornbiased_jax.checkpoints.sizes import first_size
-from bornbiased_jax.checkpoints.tensors import FLOAT_TYPES, NamedTensors, StoredModel, check_entries, file_pieces
+from bornbiased_jax.checkpoints.tensors import (
+    FLOAT_TYPES,
+    NamedTensors,
+    StoredModel,
+    Tensor,
+    check_entries,
+    file_pieces,
+)
 from bornbiased_jax.config import FieldValue, ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.layers import HUGGING_FACE as ACTIVATIONS
@@ -31,41 +51,17 @@ from bornbiased_jax.text.gguf_vocabulary import HOW_TO_CONVERT
 
 # Files of Llama 3.1 and later give the scaled frequencies as divisors, without the settings that made them.
 ROPE_DIVISORS = "rope_freqs.weight"
-# Tables of other scalings, of which Phi-3 has two.
-_ROPE_TABLES = (ROPE_DIVISORS, "rope_factors_long.weight", "rope_factors_short.weight")
-# Fields that sizes and layouts of tensors depend on, without the architecture; all others say what is computed.
+_QUERY_OR_KEY = re.compile(r"blk\.\d+\.attn_[qk]\.(weight|bias)")
+# Fields of sizes and layouts of tensors, besides those of heads and widths.
 _SIZES = """
-    block_count embedding_length feed_forward_length attention.head_count attention.head_count_kv attention.key_length
-    expert_count expert_used_count expert_feed_forward_length expert_shared_feed_forward_length
+    block_count feed_forward_length attention.head_count_kv attention.key_length expert_count expert_used_count
+    expert_feed_forward_length expert_shared_feed_forward_length rope.dimension_count
 """.split()
-# What a comparison takes for fields that a family asks for, whatever the file says.
-_COMPARED: dict[str, FieldValue] = {
-    "attention.layer_norm_epsilon": 1e-5,
-    "attention.layer_norm_rms_epsilon": 1e-5,
-    "attention.scale": 1.0,
-    "attention.sliding_window": 4096,
-    "context_length": 2048,
-    "logit_scale": 1.0,
-}
-
-
-def _compared_fields(file: GGUFFile) -> Fields:
-    """Return the fields of a file that sizes and layouts depend on, with something sound in place of the others."""
-    fields, shapes, family = file.fields, file.tensors.shapes, GGUF[file.architecture]
-    names = _SIZES if family.rope is None or family.rope.rotated is None else [*_SIZES, "rope.dimension_count"]
-    values = {name: fields.values[name] for name in (fields.prefix + name for name in names) if name in fields.values}
-    settings = dict(_COMPARED)
-    if _NAMES["positions"].format(leaf="weight") in shapes:
-        settings["context_length"] = shapes[_NAMES["positions"].format(leaf="weight")][0]
-    values |= {fields.prefix + name: value for name, value in settings.items()}
-    compared = Fields(values, fields.where, HOW_TO_CONVERT, prefix=fields.prefix)
-    compared.asked.update(values)
-    return compared
 
 
 def _check_sizes(fields: Fields) -> None:
     """Refuse a size that is no number; :func:`_config` refuses heads and widths."""
-    for name in set(_SIZES) - {"attention.head_count", "embedding_length"} | {"rope.dimension_count"}:
+    for name in _SIZES:
         value = fields.values.get(fields.prefix + name, 1)
         if type(value) is not int or value < (name == "attention.key_length"):
             raise InputError(
@@ -73,17 +69,10 @@ def _check_sizes(fields: Fields) -> None:
             )
 
 
-def is_known(path: Path) -> bool:
-    """Tell whether a file is of an architecture that this package runs.
-
-    Raises:
-        InputError: it is corrupted.
-    """
-    return read_file(path).architecture in GGUF
-
-
 def read_named(path: Path) -> tuple[NamedTensors, dict[str, object], tuple[Path, ...]]:
     """Locate the tensors of a file of any architecture, its sizes by the names of a ``config.json``, and its tokenizer.
+
+    Rows of queries and keys that llama.cpp interleaves lie in halves, where the architecture is one that is run.
 
     Raises:
         InputError: it is corrupted, or one of several.
@@ -108,56 +97,78 @@ def read_named(path: Path) -> tuple[NamedTensors, dict[str, object], tuple[Path,
     for name, field in ((_RMS_EPSILON, "rms_norm_eps"), ("attention.layer_norm_epsilon", "layer_norm_eps")):
         if name in settings:
             config[field] = 1e-5
-    return file.tensors, config, file.tokenizer_files
+    tensors = dict(file.tensors.tensors)
+    family = GGUF.get(file.architecture)
+    if family is not None and any(_is_interleaved(family, module) for module in QKV):
+        width, heads = (first_size(settings, name) for name in ("embedding_length", "attention.head_count"))
+        size = head_dim or (width or 0) // (heads or 1)
+        rotated = rotary_dim if rotary_dim and family.rope is not None and family.rope.rotated is not None else size
+        for name, tensor in tensors.items():
+            if _QUERY_OR_KEY.fullmatch(name) and size and tensor.shape[0] % size == 0:
+                tensors[name] = tensor._replace(read=functools.partial(_read_in_halves, tensor, size, rotated))
+    return dataclasses.replace(file.tensors, tensors=tensors), config, file.tokenizer_files
 
 
-def read_headers(path: Path, window: int | None = None, *, is_compared: bool = False) -> StoredModel:
-    """Read a GGUF file's fields and its list of tensors, and (but for RoPE's table) none of the tensors.
+def _read_in_halves(tensor: Tensor, head_dim: int, rotary_dim: int) -> np.ndarray:
+    """Read queries or keys [heads * head_dim, ...], rows that RoPE rotates together in two halves of a head."""
+    array = tensor.read()
+    heads = array.T.reshape(*array.shape[:0:-1], -1, head_dim)
+    return with_rotated(heads, (rotary_dim // 2, 2)).reshape(array.shape[::-1]).T
 
-    Args:
-        path: of the file.
-        window: of attention, for the architecture that Mistral shares with LLaMA: files of it never carry one.
-        is_compared: leave out all fields but sizes, for a comparison of weights: such a model is not to be run.
+
+def refusal(path: Path) -> str:
+    """Say why the fields of a file describe no model that this package runs; "" where they do.
 
     Raises:
-        InputError: it is corrupted, of another family, split, or has a field, tensor or type that is not understood.
+        InputError: it is corrupted.
     """
     file = read_file(path)
+    try:
+        _described(file, path)
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+def _described(file: GGUFFile, path: Path) -> tuple[ModelConfig, Family, Biases]:
+    """Return the architecture that fields describe, its family and the biases of the file."""
     fields, architecture = file.fields, file.architecture
     if architecture not in GGUF:
         raise InputError(f"{path} is of the family {architecture!r}, not one of {', '.join(sorted(GGUF))}")
     refuse_parts(fields)
-    if is_compared:
-        fields = _compared_fields(file)
-    # What is read is float32, whatever the types of the file.
-    source = NamedTensors(
-        str(path),
-        {
-            name: tensor._replace(kind="F32")
-            for name, tensor in file.tensors.tensors.items()
-            if not is_compared or name not in _ROPE_TABLES
-        },
-    )
-    shapes = source.shapes
     _check_sizes(fields)
+    shapes = file.tensors.shapes
     # Mixtral calls itself llama.
     has_experts = fields.get("expert_count", 0) > 0
     family = FAMILIES["mixtral"] if architecture == "llama" and has_experts else GGUF[architecture]
     has_qkv_bias = "blk.0.attn_q.bias" in shapes or "blk.0.attn_qkv.bias" in shapes
     biases = Biases(has_qkv_bias, "blk.0.attn_output.bias" in shapes, "blk.0.ffn_up.bias" in shapes)
-    # The architecture, then where each of its parameters lies.
-    cfg = _with_window(_config(fields, family, shapes, biases), fields, family, window)
-    lacking = _lacking_window(fields, family, window)
+    cfg = _config(fields, family, shapes, biases)
+    if ROPE_DIVISORS in shapes:
+        cfg = _with_rope_divisors(cfg, file.tensors.read(ROPE_DIVISORS), path)
+    return cfg, family, biases
+
+
+def read_headers(path: Path) -> StoredModel:
+    """Read a GGUF file's fields and its list of tensors, and (but for RoPE's table) none of the tensors.
+
+    Raises:
+        InputError: it is corrupted, of another family, split, or has a field, tensor or type that is not understood.
+    """
+    file = read_file(path)
+    cfg, family, biases = _described(file, path)
+    lacking = _lacking_window(file.fields, family)
     if lacking:
         progress.once(progress.warn, f"{path} {lacking}")
-    if ROPE_DIVISORS in shapes:
-        cfg = _with_rope_divisors(cfg, source.read(ROPE_DIVISORS), path)
+    # What is read is float32, whatever the types of the file.
+    stored = {name: tensor._replace(kind="F32") for name, tensor in file.tensors.tensors.items()}
+    source = NamedTensors(str(path), stored)
     own_shapes = file_shapes(cfg, biases)
     entries = _entries(family, own_shapes)
     check_entries(source, entries, own_shapes, {ROPE_DIVISORS}.__contains__)
     return StoredModel(
         cfg,
-        f"{architecture} model of GGUF file {path}",
+        f"{file.architecture} model of GGUF file {path}",
         file_pieces(cfg, source, entries),
         files=(path,),
         tokenizer_files=file.tokenizer_files,
@@ -217,23 +228,14 @@ def _config(fields: Fields, family: Family, shapes: Mapping[str, tuple[int, ...]
         raise InputError(f"{path} describes no model that can be built: {error}") from error
 
 
-def _with_window(cfg: ModelConfig, fields: Fields, family: Family, window: int | None) -> ModelConfig:
-    """Return the config with the window that a user gives."""
-    if window is None:
-        return cfg
-    if family.name != "llama":
-        raise InputError(f"{fields.where} is of the family {family.name}, not llama: leave out @window={window}")
-    return cfg.replace(window=window)
-
-
-def _lacking_window(fields: Fields, family: Family, window: int | None) -> str:
-    """Return what to say of a Mistral that is read without its window; nothing of other files."""
+def _lacking_window(fields: Fields, family: Family) -> str:
+    """Return what to say of a Mistral, whose files never carry its window; nothing of other files."""
     names = " ".join(str(value) for name, value in fields.values.items() if name.startswith("general."))
-    if window is not None or family.name != "llama" or "mistral" not in names.lower():
+    if family.name != "llama" or "mistral" not in names.lower():
         return ""
     return (
         "is named a Mistral, and its sliding window, if it has one, is not in the file: beyond it logits are not "
-        f"those of the source; if config.json there has sliding_window, say 4096, name {fields.where}@window=4096"
+        "those of the source; if config.json there has a sliding_window, name that folder for longer texts"
     )
 
 
@@ -332,6 +334,14 @@ _SPECIAL: dict[str, Callable[[Fields], ConfigFields]] = {
 _RMS_EPSILON = "attention.layer_norm_rms_epsilon"
 
 
+_PAIRED: dict[str, Form] = {QKV[0]: "paired query", QKV[1]: "paired key"}
+
+
+def _is_interleaved(family: Family, module: str) -> bool:
+    """Tell whether files of a family have rows of a module that RoPE rotates together next to each other."""
+    return module in _PAIRED and (family.interleaved or family.forms.get(module) == _PAIRED[module])
+
+
 def _entries(family: Family, shapes: Shapes) -> list[FileEntry]:
     """List the tensors of a file, by the names of llama.cpp."""
     names = {module: _NAMES[module] for module in family.tensors}
@@ -346,10 +356,7 @@ def _entries(family: Family, shapes: Shapes) -> list[FileEntry]:
     def form(module: str) -> Form:
         if module in FUSED:
             return "fused rows"
-        paired: dict[str, Form] = {QKV[0]: "paired query", QKV[1]: "paired key"}
-        if module in paired and (family.interleaved or family.forms.get(module) == paired[module]):
-            return paired[module]
-        return "transposed"
+        return _PAIRED[module] if _is_interleaved(family, module) else "transposed"
 
     return make_entries(names, shapes, form)
 

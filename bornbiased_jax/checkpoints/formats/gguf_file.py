@@ -32,7 +32,7 @@ class GGUFFile(NamedTuple):
 
     Attributes:
         fields: key-value pairs, but for the tokenizer's; names of the architecture are asked for alone.
-        tensors: of the file's types, dequantized when they are read, whole or their first rows or columns.
+        tensors: of the file's types, dequantized when they are read.
         tokenizer_files: the file, if it carries a tokenizer.
     """
 
@@ -69,8 +69,7 @@ def read_file(path: Path) -> GGUFFile:
         # The gate of a shared expert, a matrix of one row, is written as a vector.
         if name.endswith(".ffn_gate_inp_shexp.weight") and len(shape) == 1:
             shape = (1, *shape)
-        read = partial(_dequantized, path, tensor, shape)
-        tensors[name] = Tensor(tensor.tensor_type.name, shape, read, read)
+        tensors[name] = Tensor(tensor.tensor_type.name, shape, partial(_dequantized, path, tensor, shape))
     tokenizer_files = (path,) if "tokenizer.ggml.model" in reader.fields else ()
     return GGUFFile(_fields(reader, path), NamedTensors(str(path), tensors), tokenizer_files)
 
@@ -99,30 +98,25 @@ def refuse_parts(fields: Fields) -> None:
         )
 
 
-def _dequantized(
-    path: Path, tensor: gguf.ReaderTensor, shape: tuple[int, ...], axis: int = 0, count: int | None = None
-) -> np.ndarray:
-    """Read a tensor in float32, of a matrix so many rows (axis 0) or columns (1); some rows at a time, on all cores.
+def _dequantized(path: Path, tensor: gguf.ReaderTensor, shape: tuple[int, ...]) -> np.ndarray:
+    """Read a tensor in float32; of a matrix some rows at a time, on all cores.
 
     The bytes are read from the file: a mapping of it would stay in the resident set.
     """
-    kind, stored = tensor.tensor_type, tensor.data.shape
+    stored = tensor.data.shape
     if len(stored) != 2:
         numbers = np.fromfile(path, tensor.data.dtype, tensor.data.size, offset=tensor.data_offset)
         return _decoded(path, tensor, numbers.reshape(stored)).reshape(shape)
-    height, num_columns = (min(count or size, size) if place == axis else size for place, size in enumerate(shape))
-    # Whole blocks: as many stored numbers (bytes, or floats where nothing is quantized) as hold the columns.
-    block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
-    width = -(-num_columns // block) * block_bytes // tensor.data.dtype.itemsize
-    decoded = np.empty((height, num_columns), np.float32)
+    height, width = shape
+    decoded = np.empty(shape, np.float32)
 
     def decode(start: int) -> None:
         stop = min(start + step, height)
         offset = tensor.data_offset + start * stored[1] * tensor.data.dtype.itemsize
         numbers = np.fromfile(path, tensor.data.dtype, (stop - start) * stored[1], offset=offset)
-        decoded[start:stop] = _decoded(path, tensor, numbers.reshape(-1, stored[1])[:, :width])[:, :num_columns]
+        decoded[start:stop] = _decoded(path, tensor, numbers.reshape(-1, stored[1]))
 
-    step = max(1, _CHUNK // shape[1])
+    step = max(1, _CHUNK // width)
     with ThreadPoolExecutor(hardware.cores()) as threads:
         for _ in threads.map(decode, range(0, height, step)):
             pass

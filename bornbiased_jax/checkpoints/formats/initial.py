@@ -27,13 +27,11 @@ def read_headers(cfg: ModelConfig, seed: int) -> StoredModel:
     table = parameter_table(cfg)
     hardware.check_memory(2 * largest_tensor_bytes(cfg), "the largest tensor of this model", "choose a smaller one")
 
-    def read(path: str, layer: int | None, rows: int | None) -> np.ndarray:
-        shape, dist = table[path].block_shape, distribution(cfg, table[path])
-        # The first numbers of independent draws do not depend on how many follow.
-        if rows is not None and dist.is_independent:
-            shape = (min(rows, shape[0]), *shape[1:])
+    def read(path: str, layer: int | None) -> np.ndarray:
         block = None if layer is None else np.uint32(layer)
-        return np.asarray(_draw(keys.leaf_key(key, path), shape, dist, block))[:rows]
+        return np.asarray(
+            _draw(keys.leaf_key(key, path), table[path].block_shape, distribution(cfg, table[path]), block)
+        )
 
     def pieces(path: str) -> list[Piece]:
         layers = range(table[path].shape[0]) if table[path].is_stacked else (None,)

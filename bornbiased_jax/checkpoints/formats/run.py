@@ -181,7 +181,7 @@ def read_headers(run_dir: Path | str, seed: int | None = None, step: int | None 
         return arrays[path]
 
     def pieces(get: Callable[[str], np.ndarray]) -> Callable[[str], list[Piece]]:
-        return lambda path: [Piece(f"{path} of run {place.folder}", (), lambda _: get(path))]
+        return lambda path: [Piece(f"{path} of run {place.folder}", (), lambda: get(path))]
 
     description = f"run {run_dir}, seed {place.seed}, step {place.step}"
     # Loaded all at once, no parameter is held alongside its copy on the device.

@@ -1,4 +1,4 @@
-"""Tensors of safetensors files, read from the file when asked for, whole or in part; headers of such files.
+"""Tensors of safetensors files, read from the file when asked for; headers of such files.
 
 The library checks a file; the numbers are read by their place in it. A file that is mapped into memory, as the library
 maps it, stays in the resident set page by page, so that whoever reads one tensor after the other ends with all of them.
@@ -70,12 +70,7 @@ def _tensor(path: Path, name: str, kind: str, shape: tuple[int, ...], offset: in
             raise cut_short(f"{path}, which ends before tensor {name} does,")
         return tensor
 
-    def first(axis: int, count: int) -> np.ndarray:
-        mapped = np.memmap(path, number_type(), mode="r", offset=offset, shape=shape)
-        # A copy: the mapping goes when this returns.
-        return np.array(mapped[(slice(None),) * axis + (slice(count),)])
-
-    return Tensor(kind, shape, read, first)
+    return Tensor(kind, shape, read)
 
 
 def encode_header(metadata: Mapping[str, str], tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> bytes:

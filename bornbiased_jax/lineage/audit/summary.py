@@ -19,7 +19,7 @@ import numpy as np
 
 from bornbiased_jax import io
 from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
-from bornbiased_jax.checkpoints.by_role import read_by_names, read_gguf_by_names, read_gguf_by_sizes
+from bornbiased_jax.checkpoints.by_role import read_by_names, read_gguf_by_names
 from bornbiased_jax.checkpoints.digests import tensor_digest
 from bornbiased_jax.checkpoints.formats import gguf
 from bornbiased_jax.checkpoints.formats.hf_config import read_config
@@ -186,8 +186,7 @@ def summarize(item: Item, frozen: re.Pattern[str] | None = None, unchanged: Coll
 def _open(reference: str, file: str | None) -> tuple[Checkpoint | NamedRoles, str]:
     """Open a checkpoint, by names where its configuration is refused, with the refusal.
 
-    Weights that contradict a configuration which this package runs are not read by names: an audit should say it. A
-    GGUF file of a known architecture is read by its sizes instead.
+    Weights that contradict a configuration which this package runs are not read by names: an audit should say it.
 
     Args:
         reference: of the checkpoint; of a file with a name of its own its folder, which may have no configuration.
@@ -205,9 +204,7 @@ def _open(reference: str, file: str | None) -> tuple[Checkpoint | NamedRoles, st
     except InputError as error:
         parsed = parse_ref(reference).fetched()
         if parsed.kind == "gguf" and parsed.path is not None:
-            if (compared := read_gguf_by_sizes(parsed.path, reference)) is not None:
-                return compared, str(error)
-            if gguf.is_known(parsed.path):
+            if not gguf.refusal(parsed.path):
                 raise
             return _with_refusal(read_gguf_by_names(parsed.path), str(error))
         if parsed.kind != "huggingface" or parsed.path is None or not _configuration_refusal(parsed.path):
