@@ -15,13 +15,14 @@ PIP := $(BIN)/python -m pip install --no-compile --quiet --quiet --disable-pip-v
 # Tests start many programs. Where bytecode is not written, each compiles all that it imports anew: most of its start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo docs test test-slow test-all extending mutants lint check actionlint bench install clean
+.PHONY: help demo docs test test-slow test-all fuzz extending mutants lint check actionlint bench install clean
 
 help:
 	@echo 'make demo      one experiment for each pillar, in minutes; the page is $(OUT)/index.html'
 	@echo 'make test      lint and the tests of every day'
 	@echo 'make test-slow what takes long: types, experiments, kills, several processes, code blocks of the docs'
 	@echo 'make test-all  test-slow, what takes longest, and extending: what a night is for'
+	@echo 'make fuzz      corrupted files and extreme options: MINUTES=60 for files, half as many calls of each command'
 	@echo 'make extending the tests of every day with each change of docs/extending/ in a copy; DIFFS="family table": with these'
 	@echo 'make mutants   faults planted in statistics, scores and theory that the tests overlook (installs cosmic-ray)'
 	@echo 'make check     lint and types only'
@@ -49,6 +50,13 @@ test-slow test-all: $(VENV)/.installed-dev
 	XLA_FLAGS= CHECK_KEYS=1 $(BIN)/python -m pytest -n $(JOBS) $(FILES) -m 'as_users $(UNLESS)' $(AS_USERS)
 	$(BIN)/python -m pytest -n $$(($(JOBS) + 1)) --dist worksteal -m '(slow or long) and not as_users $(UNLESS)'
 	$(if $(filter test-all,$@),$(MAKE) extending)
+
+# Seeds from FIRST on; what goes wrong is kept in tests/robustness/corpus/.
+MINUTES ?= 60
+FIRST ?= 1000000
+fuzz: $(VENV)/.installed-dev
+	FUZZ_MINUTES=$(MINUTES) FUZZ_EXAMPLES=$$(($(MINUTES) / 2)) FUZZ_FIRST=$(FIRST) $(BIN)/python -m pytest \
+	    --hypothesis-seed=$(FIRST) -m '' -k 'by_the_clock or extreme_values' tests/robustness
 
 # Each change of docs/extending/ in a copy of the project of its own, one after the other, and the whole of `make test` there.
 # Some of them by their names: make extending DIFFS='family table'.

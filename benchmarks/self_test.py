@@ -17,7 +17,7 @@ from benchmarks.tables import facts
 from bornbiased_jax import keys
 from bornbiased_jax.model.attention import fused_attention
 
-KEY_BITS = "1d6d7a7a34bfd7986c8eaa21c16d6c203c411fa8ef506a596752894b958ff214"  # as in tests/test_keys.py
+KEY_BITS = "1d6d7a7a34bfd7986c8eaa21c16d6c203c411fa8ef506a596752894b958ff214"
 ATTENTION_BOUND = 4 * 2.0**-8  # four units of bfloat16's last place, of which rounding the operands takes half a unit
 
 

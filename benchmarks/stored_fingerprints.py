@@ -41,7 +41,6 @@ LAYERS, BASES, RELATED = 32, 1000, 10
 # The tables' rows leave nothing in a fingerprint.
 FEW_TOKENS = {**SIZES, "vocab_size": 1000}
 GUIDE = Path(__file__).resolve().parents[1] / "docs" / "guides" / "run_peers.py"
-GOALS = {"screen": 1.0, "full": 30.0, "scan": 180.0}
 # Noise in a relative's sketches, in units of their own entries.
 _NOISE = 2.0
 
@@ -150,8 +149,6 @@ def measure(folder: Path, bases: int = BASES, peers: str | None = None) -> Findi
         "found": sum(match.verdict == "same-lineage" for match in scanned.matches),
         "seconds": {name: {"wall_s": part.wall_s, "cpu_s": part.cpu_s} for name, part in work.items()},
         "load": [load, os.getloadavg()[0]],
-        "goals": GOALS,
-        "within": {name: work[name].wall_s < goal for name, goal in GOALS.items()},
     }
     return findings if peers is None else findings | {"small_pair": compare_peer(Path(peers), folder)}
 

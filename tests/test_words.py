@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.cli.commands import commands
-
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("bornbiased_jax", "theory", "experiments", "benchmarks", "tests")
 
@@ -92,6 +90,7 @@ PAGE_WORDS = {
     r"side by side": "compared",
     r"what became of": "name the result",
     r"in disguise": "after a change that keeps the function",
+    r"behaviour|colours?|licences?": "the American spelling",
 }
 _TITLE = re.compile(r"(?:Transformers\s+are\s+)?born[\s-]+biased", re.IGNORECASE)
 
@@ -304,15 +303,6 @@ def test_messages_and_help_are_in_plain_words(folder):
 def test_unplain_words_of_messages_are_noticed(code, count):
     pattern = re.compile(rf"\b(?:{'|'.join(PAGE_WORDS)})\b", re.IGNORECASE)
     assert sum(len(pattern.findall(text)) for _, text in _messages(ast.parse(code))) == count
-
-
-def test_no_help_has_a_replaced_word():
-    texts = []
-    for path, command in commands().items():
-        texts.append((path, command.help or ""))
-        texts += [(path, getattr(parameter, "help", None) or "") for parameter in command.params]
-    wrong = [f"{path} {message}" for path, text in texts for message in _said([(0, text)])]
-    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize(("name", "text"), [("a.md", "The cures.\n"), ("a.py", "x = 1  # A stranger.\n")])

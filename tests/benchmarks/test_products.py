@@ -16,7 +16,9 @@ HALF = jax.lax.DotAlgorithmPreset.F16_F16_F16  # the one algorithm that differs 
 
 
 def test_draws_hold_on_this_device_and_others_do_not(monkeypatch):
-    assert self_test.key_bits()["passed"] and self_test.normals(20_000)["passed"]
+    assert self_test.key_bits()["passed"]
+    # A bound that draws come nowhere near would say nothing.
+    assert 0.02 < self_test.normals(300_000)["largest_error_over_bound"] <= 1
     bits, normal = jax.random.bits, jax.random.normal
     monkeypatch.setattr(jax.random, "bits", lambda *given: bits(*given) ^ jnp.uint32(1))
     monkeypatch.setattr(jax.random, "normal", lambda *given: normal(*given) * jnp.float32(1 + 1e-5))

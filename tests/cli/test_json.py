@@ -10,7 +10,7 @@ from bornbiased_jax.cli.outputs import print_tables
 from bornbiased_jax.results import Sinks
 from bornbiased_jax.training.scaling import Scaling
 from tests.cli.commands import replace
-from tests.robustness.flags import CALLS
+from tests.robustness.test_fuzz_flags import CALLS
 
 # The keys of other commands are golden values.
 KEYS = {

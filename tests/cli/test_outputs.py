@@ -73,11 +73,10 @@ def test_csv_figures_and_page_show_the_result(name, folder, capsys):
     assert "None ×" not in page
 
 
-@pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("option", ["--csv", "--figures", "--page", "--json"])
-def test_a_place_that_cannot_be_written_is_refused_before_the_work(name, option, folder, capsys):
+def test_a_place_that_cannot_be_written_is_refused_before_the_work(option, folder, capsys):
     (folder / "file").write_text("")
-    assert run([*CALLS[name][0], option, "file/below"]) == 2
+    assert run([*CALLS["predict"][0], option, "file/below"]) == 2
     printed = capsys.readouterr()
     assert "file" in printed.err and printed.err.count("\n") == 1 and not printed.out
 

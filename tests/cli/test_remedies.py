@@ -80,12 +80,16 @@ def a_model(tmp_path, capsys):
     assert run(["predict", *UNTRAINED, "--seq-len", "4"]) == 0
 
 
+def of_a_run(tmp_path) -> list[str]:
+    """The options of a short run but for its steps and place."""
+    sizes = "--data builtin:code --tokenizer bytes --context 8 --batch-size 2 --warmup 0 --eval-sequences 2"
+    return [*UNTRAINED, *sizes.split(), "--no-tensorboard", "--quiet", "--token-cache", str(tmp_path / "tokens")]
+
+
 def a_run(tmp_path, capsys):
     error = refused(capsys, ["runs", str(tmp_path)], "holds no pretraining run: `bornbiased pretrain --out")
     words = re.search(r"`bornbiased (.*?)`", error)[1].split()
-    sizes = "--data builtin:code --tokenizer bytes --steps 1 --context 8 --batch-size 2 --warmup 0 --eval-sequences 2"
-    more = [*UNTRAINED, *sizes.split(), "--no-tensorboard", "--quiet", "--token-cache", str(tmp_path / "tokens")]
-    assert run([*words, *more]) == 0 and run(["runs", str(tmp_path)]) == 0
+    assert run([*words, *of_a_run(tmp_path), "--steps", "1"]) == 0 and run(["runs", str(tmp_path)]) == 0
 
 
 def an_export(tmp_path, capsys):
@@ -97,16 +101,7 @@ def an_export(tmp_path, capsys):
 
 
 def another_folder(tmp_path, capsys):
-    sizes = "--data builtin:code --tokenizer bytes --context 8 --batch-size 2 --warmup 0 --eval-sequences 2"
-    call = [
-        "pretrain",
-        *UNTRAINED,
-        *sizes.split(),
-        "--no-tensorboard",
-        "--quiet",
-        "--token-cache",
-        str(tmp_path / "tokens"),
-    ]
+    call = ["pretrain", *of_a_run(tmp_path)]
     first, other = str(tmp_path / "a"), str(tmp_path / "b")
     assert run([*call, "--steps", "1", "--out", first]) == 0
     refused(capsys, [*call, "--steps", "2", "--out", first], "name another --out (--schedule-steps leaves room)")

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.config import preset
-from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model import ForwardOptions
 from bornbiased_jax.model.interventions import (
@@ -15,7 +14,6 @@ from bornbiased_jax.model.interventions import (
     as_edits,
     clear,
     combine,
-    parse_neuron,
     silence,
     write,
 )
@@ -93,20 +91,3 @@ def test_several_edits_act_one_after_the_other_and_compile_once(params):
 def test_no_edits_and_none_are_the_same():
     function = lambda o, layer: o  # noqa: E731
     assert as_edits(function).attention_output is not None and as_edits(None) == Edits()
-
-
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda: silence(CFG, [Neuron(4, 0)]), "block 4 is not between 1 and 3"),
-        (lambda: silence(CFG, [Neuron(1, 12)]), "neurons are 0 to 11"),
-        (lambda: write(CFG, {Neuron(1, 1): 1.0}, position=0), "position 0 is not between 1 and the length"),
-        (lambda: clear(CFG, [16], position=1), "channel 16"),
-        (lambda: clear(CFG, [1], position=1, blocks=[0]), "block 0"),
-        (lambda: silence(CFG.replace(mlp=False), [Neuron(1, 0)]), "no MLP"),
-        (lambda: parse_neuron("blocks/1/attention:2"), "blocks/12/mlp:1229"),
-    ],
-)
-def test_interventions_on_missing_parts_refused(call, words):
-    with pytest.raises(InputError, match=words):
-        call()

@@ -14,6 +14,7 @@ from bornbiased_jax.model.interventions import (
     amplify_variance,
     clear,
     combine,
+    parse_neuron,
     scale_output,
     self_only,
     silence,
@@ -269,6 +270,10 @@ def test_sinks_appear_where_they_are_made_and_the_control_makes_none():
         (lambda mu: clear(CFG, [32], position=1), "channel 32"),
         (lambda mu: clear(CFG, [1], position=0), "position 0"),
         (lambda mu: clear(CFG, [], position=1, blocks=[4]), "block 4 is not between 1 and 3"),
+        (lambda mu: write(CFG, {Neuron(1, 1): 1.0}, position=0), "position 0 is not between 1 and the length"),
+        (lambda mu: silence(CFG, [Neuron(4, 0)]), "block 4 is not between 1 and 3"),
+        (lambda mu: silence(CFG.replace(mlp=False), [Neuron(1, 0)]), "no MLP"),
+        (lambda mu: parse_neuron("blocks/1/attention:2"), "blocks/12/mlp:1229"),
     ],
 )
 def test_settings_out_of_range(call, words):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from benchmarks.bound import at_distance
 from bornbiased_jax.stats import bound, certified
 from bornbiased_jax.stats.bound import _Centered, joint_bound, sorted_rows, tail_bound
 from bornbiased_jax.stats.certified import certified_p
@@ -27,18 +28,6 @@ def drawn(rng, kind, size):
     if kind == "low rank":
         return rng.standard_normal((size, 2)) @ rng.standard_normal((2, size))
     return rng.standard_normal((size, size)) * np.exp(2 * rng.standard_normal((size, 1)))
-
-
-def at_z(scores, z):
-    """The matrix with as much of the identity added as puts its trace z standard deviations out."""
-    size = len(scores)
-    low, high = 0.0, 1e4
-    for _ in range(60):
-        middle = (low + high) / 2
-        shifted = scores + middle * np.eye(size)
-        mean, variance = moments(shifted)
-        low, high = (middle, high) if (np.trace(shifted) - mean) / math.sqrt(variance) < z else (low, middle)
-    return scores + high * np.eye(size)
 
 
 def exact_p(scores, sums):
@@ -100,7 +89,7 @@ def test_never_below_the_exact_p_of_summed_groups():
     [(96, 10, -17.0), (96, 30, -121.0), (96, 87, -150.0), (768, 10, -19.7), (768, 30, -182.0), (768, 87, -1297.0)],
 )
 def test_published_values(size, z, expected):
-    scores = at_z(np.random.default_rng(0).standard_normal((size, size)), z)
+    scores = at_distance(np.random.default_rng(0).standard_normal((size, size)), z)
     result = tail_bound(scores, scale=False)
     # Noise of another draw moves it: at D = 96 and z = 30 from −131 to −125.
     assert result == pytest.approx(expected, rel=0.1 if size == 96 else 0.02)
@@ -112,7 +101,7 @@ def test_published_values(size, z, expected):
 
 def test_scaling_helps():
     # Far out the columns' own scales matter: 11 decades of 131 here.
-    scores = at_z(np.random.default_rng(0).standard_normal((96, 96)), 30)
+    scores = at_distance(np.random.default_rng(0).standard_normal((96, 96)), 30)
     assert tail_bound(scores) < tail_bound(scores, scale=False) - 8
     rng = np.random.default_rng(1)
     for _ in range(5):
@@ -123,7 +112,7 @@ def test_scaling_helps():
 @pytest.mark.slow
 @pytest.mark.parametrize("z", [5, 12, 40])
 def test_the_top_of_each_row_is_an_upper_bound_and_close(z):
-    scores = at_z(np.random.default_rng(2).standard_normal((900, 900)), z)
+    scores = at_distance(np.random.default_rng(2).standard_normal((900, 900)), z)
     full = tail_bound(scores, scale=False)
     top = tail_bound(scores, top=64, scale=False)
     assert full <= top <= 0.985 * full
@@ -256,7 +245,7 @@ def test_rounding_is_outward():
 
 
 def test_tilt_is_where_the_bound_is_least():
-    scores = at_z(np.random.default_rng(9).standard_normal((100, 100)), 8)
+    scores = at_distance(np.random.default_rng(9).standard_normal((100, 100)), 8)
     rows = sorted_rows(scores, scale=False)
     best, tilt = bound._minimized([rows])
     for factor in (0.5, 0.9, 1.1, 2.0):
@@ -285,7 +274,7 @@ def test_the_p_counts_first_and_is_the_bound_beyond_the_count():
     rng = np.random.default_rng(11)
     noise = rng.standard_normal((40, 40))
     for z, reached in ((1.0, True), (12.0, False)):
-        scores = at_z(noise, z)
+        scores = at_distance(noise, z)
         result = certified_p(scores, num_permutations=499, seed=3)
         assert (result.exceedances > 0) is reached
         if reached:
@@ -294,19 +283,9 @@ def test_the_p_counts_first_and_is_the_bound_beyond_the_count():
         else:
             assert result.log10_p == result.log10_p_bound < -5
     # Between the two the count is the smaller: the bound is never taken alone.
-    middle = certified_p(at_z(noise, 3.5), num_permutations=99, seed=1)
+    middle = certified_p(at_distance(noise, 3.5), num_permutations=99, seed=1)
     assert middle.exceedances == 0 and -2 < middle.log10_p_bound < 0
     assert middle.p_value == 1 / 100
-
-
-def test_small_groups_are_enumerated():
-    scores = np.random.default_rng(12).standard_normal((7, 7)) + np.eye(7)
-    result = certified_p(scores)
-    assert result.enumerated and result.num_permutations == 5040
-    sums = permuted_sums(scores, all_permutations(7))
-    assert result.p_value == exact_p(scores, sums) == result.exceedances / 5040
-    assert result.z == pytest.approx((np.trace(scores) - sums.mean()) / sums.std(), rel=1e-10)
-    assert result.log10_p_bound >= result.log10_p
 
 
 def test_float32_scores_give_nearly_the_same():
@@ -345,7 +324,7 @@ def test_a_reached_sum_keeps_its_count(monkeypatch):
     # Where permutations reach the sum the bound is above the count; were it not, the count would still hold.
     monkeypatch.setattr(certified, "joint_bound", lambda groups: -50.0)
     noise = np.random.default_rng(17).standard_normal((30, 30))
-    reached, beyond = (certified_p(at_z(noise, z), num_permutations=99) for z in (0.5, 12.0))
+    reached, beyond = (certified_p(at_distance(noise, z), num_permutations=99) for z in (0.5, 12.0))
     assert reached.exceedances > 0 and reached.p_value == (1 + reached.exceedances) / 100
     assert beyond.exceedances == 0 and beyond.log10_p == -50.0
 

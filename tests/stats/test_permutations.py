@@ -26,8 +26,12 @@ def test_moments_over_all_permutations_of_eight(chunk, monkeypatch):
 def test_small_widths_are_enumerated(width):
     cross = np.random.default_rng(1).standard_normal((width, width)) + 0.8 * np.eye(width)
     sums = [sum(cross[j, p[j]] for j in range(width)) for p in itertools.permutations(range(width))]
-    expected = sum(value >= np.trace(cross) - 1e-9 for value in sums) / math.factorial(width)
-    assert certified_p(cross, num_permutations=10).p_value == expected
+    expected = sum(value >= np.trace(cross) - 1e-9 for value in sums)
+    result = certified_p(cross, num_permutations=10)
+    assert result.enumerated and result.num_permutations == math.factorial(width)
+    assert (result.exceedances, result.p_value) == (expected, expected / math.factorial(width))
+    assert result.z == pytest.approx((np.trace(cross) - np.mean(sums)) / np.std(sums), rel=1e-10)
+    assert result.log10_p_bound >= result.log10_p
 
 
 @pytest.mark.slow
