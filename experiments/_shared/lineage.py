@@ -1,4 +1,4 @@
-"""Lineage tests and baselines of one pair, as rows of a record."""
+"""Descendants made by changes; lineage tests and baselines of one pair, as rows of a record."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import jax
 import numpy as np
 
 from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.derive.changes import ChangeContext, parse_change
+from bornbiased_jax.derive.damage import Model
 from bornbiased_jax.experiments._shared.baselines import reef
 from bornbiased_jax.experiments.base import Entry
 from bornbiased_jax.lineage.baselines import Score, ics, intrinsic, pcs
@@ -23,6 +25,14 @@ _RECORDED_KEYS = (
     *("identical_tensors", "reordered_tensors", "num_tensors"),
 )
 BASELINES = ("intrinsic", "reef", "pcs", "ics")
+
+
+def derived(model: Model, *changes: str, seed: int, used_ids: np.ndarray | None = None) -> Model:
+    """Make changes of ``bornbiased derive``, one after the other; ``{seed}`` in their texts stands for the seed."""
+    context = ChangeContext(seed=seed, used_ids=used_ids)
+    for change in changes:
+        model = parse_change(change.format(seed=seed)).apply(model, context)
+    return model
 
 
 def verdicts(

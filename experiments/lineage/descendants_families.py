@@ -20,9 +20,8 @@ import optax
 from bornbiased_jax import model as models
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.derive import damage
-from bornbiased_jax.derive.changes import ChangeContext as Drawing
-from bornbiased_jax.derive.changes import parse_change
 from bornbiased_jax.derive.damage import Model
+from bornbiased_jax.experiments._shared.lineage import derived
 from bornbiased_jax.experiments._shared.training import in_memory, mean_loss
 from bornbiased_jax.experiments.base import Context, Entry
 from bornbiased_jax.experiments.lineage.unrelated_models import cached_run, packed, stacked, unpacked
@@ -105,10 +104,9 @@ def _model_at(stage: str, step: int, families: Families, place: int) -> Model:
 
 def _derived(kind: str, strength: str, families: Families, place: int) -> Model:
     """Run ``derive`` with draws of the family's own."""
-    model: Model = (families.cfg, families.bases[place])
-    for name in ("permute", "heads", "rescale", "rotate") if kind == ALL_AT_ONCE else (kind,):
-        model = parse_change(f"{name}:{strength or 1_000 + place}").apply(model, Drawing(seed=1_000 + place))
-    return model
+    names = ("permute", "heads", "rescale", "rotate") if kind == ALL_AT_ONCE else (kind,)
+    changes = [f"{name}:{strength or '{seed}'}" for name in names]
+    return derived((families.cfg, families.bases[place]), *changes, seed=1_000 + place)
 
 
 _MIXES = {"merge": damage.merge, "slerp": damage.slerp}

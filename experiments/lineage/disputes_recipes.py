@@ -20,9 +20,8 @@ from bornbiased_jax.checkpoints.native_roles import LANGUAGE, NativeRoles
 from bornbiased_jax.checkpoints.roles import Role, RoleSource, RoleTensor, Shape
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.derive import damage
-from bornbiased_jax.derive.changes import ChangeContext as Drawing
-from bornbiased_jax.derive.changes import parse_change
 from bornbiased_jax.derive.damage import Model
+from bornbiased_jax.experiments._shared.lineage import derived
 from bornbiased_jax.experiments._shared.training import mean_loss
 from bornbiased_jax.experiments.base import Context, Entry
 from bornbiased_jax.experiments.lineage.descendants_families import (
@@ -161,12 +160,12 @@ def make_disputes(context: Context) -> dict[str, Dispute]:
         UPSCALED: _retrained(context, UPSCALED, _map_bases(bases, _upscaled)),
         PRUNED: _retrained(context, PRUNED, _map_bases(bases, pruned)),
         VOCABULARY: _retrained(context, VOCABULARY, bases, functools.partial(_with_new_vocabulary, settings)),
-        NOISE: _map_bases(bases, functools.partial(derived, "noise:0.5")),
+        NOISE: [derived(model, "noise:0.5", seed=1_000 + place) for place, model in enumerate(bases)],
         LORA: _retrained(context, LORA, bases, functools.partial(_adapted, settings)),
         MOST: [merged(model, partner, 0.3) for model, partner in zip(bases, partners, strict=True)],
         LESS: [merged(model, partner, 0.7) for model, partner in zip(bases, partners, strict=True)],
         FP8: _map_bases(bases, _rounded_to_fp8),
-        FOUR_BITS: _map_bases(bases, functools.partial(derived, "round:4")),
+        FOUR_BITS: [derived(model, "round:4", seed=0) for model in bases],
         WASHED: washed,
         WASHED_TUNED: _retrained(context, WASHED_TUNED, washed),
     }
@@ -187,11 +186,6 @@ def make_disputes(context: Context) -> dict[str, Dispute]:
 
 def _map_bases(bases: Sequence[Model], recipe: Callable[[Model, int], Model]) -> list[Model]:
     return [recipe(model, place) for place, model in enumerate(bases)]
-
-
-def derived(change: str, model: Model, place: int) -> Model:
-    """Run ``derive`` with draws of the model's own."""
-    return parse_change(change.format(seed=1_000 + place)).apply(model, Drawing(seed=1_000 + place))
 
 
 def upcycled(num_experts: int, model: Model, place: int) -> Model:
@@ -244,9 +238,8 @@ def _rounded_to_fp8(model: Model, _place: int) -> Model:
 
 def _washed(model: Model, place: int) -> Model:
     """Hide a copy at no cost: its function stays, its order of neurons and heads, its basis and its settings do not."""
-    for change in ("permute:{seed}", "heads:{seed}", "rescale:{seed}", "rotate:{seed}"):
-        model = derived(change, model, place)
-    cfg, params = model
+    changes = ("permute:{seed}", "heads:{seed}", "rescale:{seed}", "rotate:{seed}")
+    cfg, params = derived(model, *changes, seed=1_000 + place)
     return cfg.replace(max_seq_len=2 * cfg.max_seq_len), params
 
 

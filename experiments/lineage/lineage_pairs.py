@@ -11,18 +11,18 @@ import jax
 import numpy as np
 
 from bornbiased_jax import io
-from bornbiased_jax.checkpoints import Checkpoint, find_smollm2, open_checkpoint
+from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
 from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.experiments._shared.calibration import permutation_verdict, summarize_verdicts
-from bornbiased_jax.experiments._shared.lineage import compared, verdicts
+from bornbiased_jax.experiments._shared.lineage import compared, derived, verdicts
 from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, each
 from bornbiased_jax.experiments.lineage import settings
+from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.baselines import intrinsic, pcs
 from bornbiased_jax.lineage.output_fingerprint import fingerprint_outputs
 from bornbiased_jax.lineage.outputs import last_outputs
 from bornbiased_jax.lineage.untrained_outputs import final_outputs
-from bornbiased_jax.parameters import flatten, unflatten
 from bornbiased_jax.probes.inputs import random_inputs
 from bornbiased_jax.report.numbers import fixed, from_log10, p_value, rate_interval
 from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
@@ -34,40 +34,8 @@ ABSENT = f"SmolLM2 is absent: {INSTALL}"
 WeightChange = Callable[[np.ndarray, float, np.random.Generator], np.ndarray]
 
 
-def add_noise(w: np.ndarray, strength: float, rng: np.random.Generator) -> np.ndarray:
-    """Add Gaussian noise with ``strength`` times the tensor's own standard deviation."""
-    return w + np.float32(strength * w.std()) * rng.standard_normal(w.shape, np.float32)
-
-
-def prune(w: np.ndarray, strength: float, _rng: np.random.Generator) -> np.ndarray:
-    """Set the share ``strength`` of entries smallest in magnitude to zero."""
-    size = np.abs(w)
-    return np.where(size <= np.quantile(size, strength), np.float32(0), w)
-
-
-def requantize(w: np.ndarray, strength: float, _rng: np.random.Generator) -> np.ndarray:
-    """Round to ``strength`` bits, symmetric, a scale for each row [..., row, column]."""
-    levels = np.float32(2 ** (int(strength) - 1) - 1)
-    scale = np.abs(w).max(axis=-1, keepdims=True) / levels
-    return np.round(w / np.where(scale > 0, scale, 1)) * scale
-
-
-CHANGES: dict[str, WeightChange] = {"noise": add_noise, "pruning": prune, "re-quantisation": requantize}
-
-
-def degrade(model: Checkpoint, kind: str, strength: float) -> Checkpoint:
-    """Change every matrix of the model, layer by layer; vectors (norm scales, biases) stay as they are."""
-    rng = np.random.default_rng(0)
-    flat = {}
-    for path, leaf in flatten(model.params()).items():
-        w = np.asarray(leaf)
-        if w.ndim - path.startswith("blocks/") < 2:
-            flat[path] = leaf
-        elif path.startswith("blocks/"):
-            flat[path] = jax.device_put(np.stack([CHANGES[kind](layer, strength, rng) for layer in w]))
-        else:
-            flat[path] = jax.device_put(CHANGES[kind](w, strength, rng))
-    return Checkpoint.from_params(model.config, unflatten(flat), reference=f"{kind} {strength:g}")
+CHANGES = {"noise": "noise", "pruning": "prune", "re-quantisation": "round"}
+"""Name in the settings -> kind of ``bornbiased derive``."""
 
 
 def run(context: Context) -> Entry:
@@ -93,12 +61,15 @@ def _smollm2(context: Context, path: Path) -> Entry:
     changes += [(_FRESH, seed) for seed in settings["fresh_seeds"]]
     rows = []
     for kind, strength in each(changes, "SmolLM2", "models", context.quiet):
-        suspect = Checkpoint.from_seed(model.config, strength) if kind == _FRESH else degrade(model, kind, strength)
-        base_params, suspect_params = (jax.tree.map(np.asarray, opened.params()) for opened in (model, suspect))
+        if kind == _FRESH:
+            params = init_seed(model.cfg, strength)
+        else:
+            _, params = derived((model.cfg, model.params()), f"{CHANGES[kind]}:{strength:g}", seed=0)
+        base_params, suspect_params = (jax.tree.map(np.asarray, weights) for weights in (model.params(), params))
         row = {
             "change": kind,
             "strength": strength,
-            "tests": verdicts(base_ND, last_outputs(suspect.cfg, suspect.params(), inputs)),
+            "tests": verdicts(base_ND, last_outputs(model.cfg, params, inputs)),
             "intrinsic": intrinsic(base_params, suspect_params).value,
             "pcs": pcs(base_params, suspect_params).value,
         }
@@ -190,7 +161,7 @@ def tables(record: Record) -> Sequence[Table]:
         about = (
             f"N = {settings['num_inputs']}. {note} The strength of noise is in standard deviations of each matrix, "
             "that of pruning is the fraction of each matrix that is set to zero, that of re-quantization the number "
-            "of bits, with a scale for each row. Intrinsic and PCS are published to call models the same above 0.8."
+            "of bits. Intrinsic and PCS are published to call models the same above 0.8."
         )
         sections.append(tabulate("SmolLM2-135M against itself, changed", ["change", "strength"], rows, about))
     # All pairs of the named checkpoints, then each against fresh seeds.

@@ -24,8 +24,9 @@ from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import preset
 from bornbiased_jax.derive.damage import Model
+from bornbiased_jax.experiments._shared.lineage import derived
 from bornbiased_jax.experiments.base import Context, Entry, chunked, once_a_process
-from bornbiased_jax.experiments.lineage.disputes_recipes import derived, merged, pruned, upcycled
+from bornbiased_jax.experiments.lineage.disputes_recipes import merged, pruned, upcycled
 from bornbiased_jax.experiments.lineage.unrelated_models import cached_run
 from bornbiased_jax.lineage.battery import ALPHA, Options
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
@@ -39,7 +40,7 @@ LEVEL = 0.01
 VERDICT = "auto"
 PLAIN, ACROSS = "one population", "two populations"
 CHANGES: dict[str, Callable[[Model, Model, int], Model]] = {
-    "rounded to 4 bits": lambda model, _, place: derived("round:4", model, place),
+    "rounded to 4 bits": lambda model, _, place: derived(model, "round:4", seed=place),
     "half of the neurons pruned": lambda model, _, place: pruned(model, place),
     "30% of a third model": lambda model, third, _: merged(model, third, 0.3),
     "upcycled to experts": lambda model, _, place: upcycled(4, model, place),

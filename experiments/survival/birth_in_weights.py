@@ -18,7 +18,8 @@ import numpy as np
 
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.derive import symmetries
+from bornbiased_jax.derive.damage import Model
+from bornbiased_jax.experiments._shared.lineage import derived
 from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, each
 from bornbiased_jax.experiments.lineage.sketched import matched, sketch
 from bornbiased_jax.experiments.survival import persistence
@@ -28,7 +29,7 @@ from bornbiased_jax.lineage.evidence import MATCHED, SIGNLESS, TOKEN_NEURONS
 from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.lineage.weights_verdict import single_verdict
-from bornbiased_jax.parameters import Params, flatten, unflatten
+from bornbiased_jax.parameters import Params
 from bornbiased_jax.report.numbers import fixed, integer, percent
 from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
 
@@ -61,7 +62,7 @@ def _compare(trained_run: Path, settings: Entry, quiet: bool) -> Entry:
         sketch(Checkpoint.from_params(*hide(cfg, params, seed))) for seed, params in zip(seeds, lives, strict=True)
     ]
     noisy = [
-        sketch(Checkpoint.from_params(*hide(cfg, with_noise(params, settings["noise"], seed), seed)))
+        sketch(Checkpoint.from_params(*hide(cfg, params, seed, f"noise:{settings['noise']}")))
         for seed, params in zip(seeds, lives, strict=True)
     ]
     # Own initializations, hidden copies, other seeds, and all pairs of trained models.
@@ -95,25 +96,12 @@ def _pairs(count: int, num_others: int) -> Iterator[tuple[str, int, int]]:
         yield TRAINED, first, second
 
 
-def hide(cfg: ModelConfig, params: Params, seed: int) -> tuple[ModelConfig, Params]:
-    """Keep the function, hide the weights: rotate the residual stream at random, reorder and rescale hidden units."""
-    draws = np.random.default_rng([seed, 1])
-    orders_LF = np.stack([draws.permutation(cfg.d_ff) for _ in range(cfg.num_layers)])
-    factors_LF = np.exp(draws.standard_normal((cfg.num_layers, cfg.d_ff)))
-    changed = symmetries.rotate(cfg, params, symmetries.random_rotation(cfg, seed))
-    changed = symmetries.permute_units(*changed, orders_LF)
-    return symmetries.rescale_units(*changed, factors_LF)
+def hide(cfg: ModelConfig, params: Params, seed: int, *changes: str) -> Model:
+    """Keep the function, hide the weights: rotate the residual stream at random, reorder and rescale hidden units.
 
-
-def with_noise(params: Params, size: float, seed: int) -> Params:
-    """Add Gaussian noise of ``size`` standard deviations of each matrix to it."""
-    draws = np.random.default_rng([seed, 2])
-    flat = {path: np.asarray(leaf) for path, leaf in flatten(params).items()}
-    for path, leaf in flat.items():
-        if leaf.ndim > 1 and leaf.std() > 0 and not path.endswith("scale"):
-            noise = np.asarray(draws.standard_normal(leaf.shape), np.float32)
-            flat[path] = leaf + np.float32(size * leaf.std()) * noise
-    return unflatten(flat)
+    What else is changed comes first.
+    """
+    return derived((cfg, params), *changes, "rotate:{seed}", "permute:{seed}", "rescale:{seed}", seed=seed)
 
 
 def _row(relation: str, name: str, base: int, suspect: int, answer: Verdict) -> Entry:

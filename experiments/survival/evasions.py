@@ -30,6 +30,7 @@ from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.derive import symmetries
 from bornbiased_jax.derive.damage import Model
+from bornbiased_jax.experiments._shared.lineage import derived
 from bornbiased_jax.experiments._shared.training import loss_of
 from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, each
 from bornbiased_jax.experiments.lineage.sketched import matched, sketch
@@ -51,10 +52,6 @@ def _draws(seed: int) -> np.random.Generator:
     return np.random.default_rng([seed, 17])
 
 
-def _orders(cfg: ModelConfig, size: int, seed: int) -> np.ndarray:
-    return np.stack([_draws(seed + block).permutation(size) for block in range(cfg.num_layers)])
-
-
 class Original(NamedTuple):
     """A trained model that is copied, with the seed of what is drawn for it and the tokens that no text has."""
 
@@ -64,21 +61,19 @@ class Original(NamedTuple):
     unused: Sequence[int]
 
 
-def rotated(model: Original) -> Model:
-    """Rotate the residual stream at random."""
-    return symmetries.rotate(model.cfg, model.params, symmetries.random_rotation(model.cfg, model.seed))
+def derive(*changes: str) -> Callable[[Original], Model]:
+    """Make changes of ``bornbiased derive``, drawn for each model by itself."""
+
+    def changed(model: Original) -> Model:
+        used_ids = np.setdiff1d(np.arange(model.cfg.vocab_size), model.unused)
+        return derived((model.cfg, model.params), *changes, seed=model.seed, used_ids=used_ids)
+
+    return changed
 
 
-def negated(model: Original) -> Model:
-    """Negate about half of the residual coordinates."""
-    return symmetries.negate(model.cfg, model.params, _draws(model.seed).choice([-1.0, 1.0], model.cfg.d_model))
-
-
-def heads(model: Original) -> Model:
-    """Permute key/value heads with their query heads; rotate value and output maps of each head."""
-    orders_LH = _orders(model.cfg, model.cfg.kv_heads, model.seed)
-    cfg, params = symmetries.permute_heads(model.cfg, model.params, orders_LH)
-    flat = {path: np.array(leaf) for path, leaf in flatten(params).items()}
+def turned_heads(model: Original) -> Model:
+    """Rotate value and output maps of each head."""
+    cfg, flat = model.cfg, {path: np.array(leaf) for path, leaf in flatten(model.params).items()}
     draws, K = _draws(model.seed), cfg.key_dim
     group = cfg.num_heads // cfg.kv_heads
     for block in range(cfg.num_layers):
@@ -89,25 +84,6 @@ def heads(model: Original) -> Model:
             for query in range(head * group, (head + 1) * group):
                 output[query * K : (query + 1) * K] = turn_KK.T @ output[query * K : (query + 1) * K]
     return cfg, unflatten(flat)
-
-
-def rescaled(model: Original) -> Model:
-    """Move log-normal factors of either sign from down to up, hidden unit by hidden unit."""
-    draws, shape = _draws(model.seed), (model.cfg.num_layers, model.cfg.d_ff)
-    factors_LF = draws.choice([-1.0, 1.0], shape) * np.exp(draws.standard_normal(shape))
-    return symmetries.rescale_units(model.cfg, model.params, factors_LF.astype(np.float32))
-
-
-def unused_rows(model: Original) -> Model:
-    """Make embedding rows of tokens that no text has a thousand times as long."""
-    flat = {path: np.array(leaf) for path, leaf in flatten(model.params).items()}
-    flat["embed/embedding"][list(model.unused)] *= 1000.0
-    return model.cfg, unflatten(flat)
-
-
-def idle_block(model: Original) -> Model:
-    """Put a random block that adds nothing in at the bottom."""
-    return symmetries.insert_idle_block(model.cfg, model.params, model.seed)
 
 
 def shifted_head(model: Original) -> Model:
@@ -123,11 +99,6 @@ def rolled(model: Original) -> Model:
     return symmetries.permute_units(model.cfg, model.params, np.tile(order_F, (model.cfg.num_layers, 1)))
 
 
-def reordered(model: Original) -> Model:
-    """Permute hidden units at random, in each block by itself."""
-    return symmetries.permute_units(model.cfg, model.params, _orders(model.cfg, model.cfg.d_ff, model.seed))
-
-
 def one_after_another(*changes: Callable[[Original], Model]) -> Callable[[Original], Model]:
     """Make several changes of one copy."""
 
@@ -141,21 +112,24 @@ def one_after_another(*changes: Callable[[Original], Model]) -> Callable[[Origin
 
 
 CHANGES: dict[str, Callable[[Original], Model]] = {
-    "none": lambda model: (model.cfg, model.params),
-    "half of the coordinates negated": negated,
-    "heads permuted, value and output maps turned": heads,
-    "up × c, down / c": rescaled,
+    "none": derive(),
+    "half of the coordinates negated": derive("negate:{seed}"),
+    "heads permuted, value and output maps turned": one_after_another(derive("heads:{seed}"), turned_heads),
+    "up × c, down / c": derive("rescale:{seed}"),
     "a vector added to every head column": shifted_head,
-    "rotated": rotated,
-    "up × c, down / c, rotated": one_after_another(rescaled, rotated),
-    "unused embedding rows × 1,000, rotated": one_after_another(unused_rows, rotated),
-    "an idle block put in at the bottom, rotated": one_after_another(idle_block, rotated),
+    "rotated": derive("rotate:{seed}"),
+    "up × c, down / c, rotated": derive("rescale:{seed}", "rotate:{seed}"),
+    "unused embedding rows × 1,000, rotated": derive("unused-rows:1000", "rotate:{seed}"),
+    "an idle block put in at the bottom, rotated": derive("insert-layer:{seed}", "rotate:{seed}"),
     "eight idle coordinates, rotated": one_after_another(
-        lambda model: symmetries.widen(model.cfg, model.params, 8), rotated
+        lambda model: symmetries.widen(model.cfg, model.params, 8), derive("rotate:{seed}")
     ),
-    "units rolled by one, rotated": one_after_another(rolled, rotated),
+    "units rolled by one, rotated": one_after_another(rolled, derive("rotate:{seed}")),
     "all but the roll and the eight coordinates, units permuted, rotated": one_after_another(
-        unused_rows, heads, rescaled, shifted_head, reordered, idle_block, rotated
+        turned_heads,
+        shifted_head,
+        derive("unused-rows:1000", "heads:{seed}", "rescale:{seed}", "permute:{seed}", "insert-layer:{seed}"),
+        derive("rotate:{seed}"),
     ),
 }
 """Name -> a copy that computes the same on tokens that are used, but for a constant in each position's logits."""

@@ -79,7 +79,7 @@ def test_a_hidden_model_computes_the_same(record):
     logits = np.asarray(apply(cfg, params, ids).logits_BTV)
     hidden = np.asarray(apply(*birth_in_weights.hide(cfg, params, 3), ids).logits_BTV)
     np.testing.assert_allclose(hidden, logits, rtol=0, atol=1e-4 * np.abs(logits).max())
-    changed = np.asarray(apply(cfg, birth_in_weights.with_noise(params, 0.5, 3), ids).logits_BTV)
+    changed = np.asarray(apply(*birth_in_weights.hide(cfg, params, 3, "noise:0.5"), ids).logits_BTV)
     assert np.abs(changed - logits).max() > 0.1 * np.abs(logits).max()
 
 
