@@ -56,7 +56,6 @@ def run(context: Context) -> Entry:
                     "activation": cfg.activation,
                     "expected_std": std,
                     "std_by_layer": measured.std_L,
-                    "mean_by_layer": measured.mean_L,
                     "histogram": measured.histogram_LE[0],
                     "edges": measured.edges,
                     "cosine_by_seed": probing.values(pulled, "contraction", "inter_cosine_by_layer"),

@@ -224,7 +224,6 @@ def agreed(rows: Sequence[Entry], kind: str) -> Entry:
         "kind": kind,
         "num_pairs": len(kind_rows),
         "activations": np.mean([row["activations"] for row in kind_rows], axis=0),
-        "agreement_mean": float(means.mean()),
         "agreement_quantiles": np.quantile(means, [0.5, 0.9, 0.99]),
         "agreement_largest": float(means[-1]),
         "agreement_largest_block": float(agreement_PL.max()),

@@ -52,7 +52,7 @@ from bornbiased_jax.derive.damage import Model
 from bornbiased_jax.experiments._shared.training import loss_of
 from bornbiased_jax.experiments.base import Context, Entry, Experiment, chunked, once_a_process
 from bornbiased_jax.experiments.lineage import descendants_tables, settings
-from bornbiased_jax.experiments.lineage.descendants_families import FREE, Families, Recipe, all_changes, make_families
+from bornbiased_jax.experiments.lineage.descendants_families import Families, Recipe, all_changes, make_families
 from bornbiased_jax.experiments.lineage.descendants_readings import (
     FamilyReading,
     Origin,
@@ -86,7 +86,6 @@ def run(context: Context) -> Entry:
                 "strength": change.size,
                 "related": change.related,
                 "usual": change.usual,
-                "preserves": change.kind in FREE,
                 "loss": outcome["loss"],
             }
             for change, outcome in zip(changes, outcomes, strict=True)

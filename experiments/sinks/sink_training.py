@@ -273,16 +273,13 @@ def _small(context: Context, config: PretrainConfig, data: Data, mitigation: str
     bos_id = bos_of(settings, config, data)
     sinks_NT = sink_sequences(context, data, max(settings["lengths"]), bos_id)
     held_NT = _text_sequences(context, data, None, bos_id)
-    curves: dict[str, list[Any]] = {"steps": [], "validation_loss": [], "largest_score": [], "sink_rate": []}
+    curves: dict[str, list[Any]] = {"steps": [], "validation_loss": [], "largest_score": []}
 
     def on_snapshot(step: int, weights: list[Params]) -> None:
-        sink_measurements = [
-            measure_sinks(config.model, params, sinks_NT, SinkOptions(epsilon=EPSILON)) for params in weights
-        ]
+        measured = [measure_sinks(config.model, params, sinks_NT, SinkOptions(epsilon=EPSILON)) for params in weights]
         curves["steps"].append(step)
         curves["validation_loss"].append([loss_of(config.model, params, held_NT) for params in weights])
-        curves["largest_score"].append([float(measured["score_LH"].max()) for measured in sink_measurements])
-        curves["sink_rate"].append([measured["sink_rate"] for measured in sink_measurements])
+        curves["largest_score"].append([float(sinks["score_LH"].max()) for sinks in measured])
 
     interval, windows = max(1, config.steps // SNAPSHOTS), data.train.with_bos(bos_id)
     params, seconds = train_with_snapshots(
@@ -328,10 +325,8 @@ def _measure(context: Context, config: PretrainConfig, data: Data, params: Param
         "sink_rate": {str(length): sinks["by_length"][length]["sink_rate"] for length in settings["lengths"]},
         "sink_rate_of_shares": averaged["sink_rate"],
         "largest_score": float(sinks["score_LH"].max()),
-        "largest_share": float(averaged["score_LH"].max()),
         "score_LH": np.round(sinks["score_LH"], 4),
         "dom_ratio_first": outliers.dom_ratio_LT[:, 0],
-        "dom_ratio_all": outliers.dom_ratio_LT.mean(axis=1),
         "effective_rank": outliers.effective_rank_L,
         "loss": losses,
         "perplexity": {name: float(np.exp(loss)) for name, loss in losses.items()},

@@ -54,7 +54,7 @@ def tested(settings: Entry, base: ModelLocation, suspect: ModelLocation, moments
 
 def brief(verdict: Verdict) -> Entry:
     """Return what a table shows of a verdict."""
-    detail_names = ("log10_p_t", "log10_p_u", "mean_tau", "mean_correlation", "num_dims")
+    detail_names = ("log10_p_t", "log10_p_u")
     return {
         "verdict": verdict.verdict,
         "reason": verdict.reason,
