@@ -113,7 +113,7 @@ def one_after_another(*changes: Callable[[Original], Model]) -> Callable[[Origin
 
 CHANGES: dict[str, Callable[[Original], Model]] = {
     "none": derive(),
-    "half of the coordinates negated": derive("negate:{seed}"),
+    "coordinates negated at random": derive("negate:{seed}"),
     "heads permuted, value and output maps turned": one_after_another(derive("heads:{seed}"), turned_heads),
     "up × c, down / c": derive("rescale:{seed}"),
     "a vector added to every head column": shifted_head,
