@@ -115,4 +115,6 @@ def _matrices_text(sample: BlockRoles, shared: BlockRoles) -> str:
     names = {block: [role.matrix for role in roles] for block, roles in sample.items()}
     if all(len(names[block]) == len(shared[block]) for block in names):
         return blocks
-    return f"{', '.join(dict.fromkeys(name for of_block in names.values() for name in of_block))} of {blocks}"
+    matrices = ", ".join(dict.fromkeys(name for of_block in names.values() for name in of_block))
+    # A model of one block has no other.
+    return " of ".join(text for text in (matrices, blocks) if text)

@@ -462,6 +462,7 @@ class Shapes(RoleSource):
         ((32, 4096, 4096, 11008), "block 16 of 32", "block 16 of 32"),
         ((24, 1024, 1024, 2816), "", ""),
         ((80, 8192, 1024, 28672), "key, value of block 40 of 80", "block 40 of 80"),
+        ((1, 4096, 1024, 14336, 8), "query, key, value, output, gate, up, down", ""),
         ((32, 4096, 1024, 14336, 8), "query, key, value, output, gate, up, down of block 16 of 32", "block 16 of 32"),
     ],
 )
