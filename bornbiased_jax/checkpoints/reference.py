@@ -95,9 +95,9 @@ def parse_ref(text: str | Path) -> Reference:
     kind = _kind_of_directory(path) if path.is_dir() else _kind_of_file(path)
     if not at:
         return Reference(kind, path)
-    options = _options(text, after)
     if kind != "run":
-        raise InputError(f"{text} asks for a seed or step, but {path} is no pretraining run: leave out what follows @")
+        raise InputError(f"{path} is no pretraining run, which alone has seeds and steps: leave out @{after}")
+    options = _options(text, after)
     return Reference(kind, path, seed=options.get("seed"), step=options.get("step"))
 
 

@@ -63,7 +63,7 @@ def test_untrained_model_has_settings():
         ("hub/models--a--b", "models--a--b is a cache of the hub"),
         ("hf@seed=1", "no pretraining run"),
         ("model.gguf@step=1", "no pretraining run"),
-        ("model.gguf@window=8", "not of the form RUN@seed=42"),
+        ("model.gguf@window=8", "no pretraining run, which alone has seeds and steps: leave out @window=8"),
         ("run@seed=1,stop=2", "not of the form RUN@seed=42,step=1000"),
         ("run@seed=1,seed=2", "not of the form"),
         ("run@seed=-1", "not of the form"),
