@@ -265,6 +265,16 @@ def test_names_of_llama_cpp_give_the_roles_of_a_file_that_runs(tmp_path, name):
     assert named.shape("language") == native.shape("language")
 
 
+def test_no_more_is_rotated_than_a_head_has(tmp_path):
+    folder = FIXTURES / "hf" / "glm4"
+    paths = [
+        convert(tmp_path / f"{count}.gguf", folder, fields={"glm4.rope.dimension_count": count}) for count in (12, 999)
+    ]
+    exact, beyond = map(read_gguf_by_names, paths)
+    for role, beyond_role in zip(exact.roles, beyond.roles, strict=True):
+        np.testing.assert_array_equal(exact.read(role), beyond.read(beyond_role), err_msg=role.path)
+
+
 def test_an_architecture_that_is_not_known_is_compared_by_names(tmp_path):
     cfg, params = initial("llama-tiny", num_kv_heads=2)
     path = write(tmp_path / "a.gguf", cfg, params, tmp_path / "hf", architecture="arcee")

@@ -102,7 +102,9 @@ def read_named(path: Path) -> tuple[NamedTensors, dict[str, object], tuple[Path,
     if family is not None and any(_is_interleaved(family, module) for module in QKV):
         width, heads = (first_size(settings, name) for name in ("embedding_length", "attention.head_count"))
         size = head_dim or (width or 0) // (heads or 1)
-        rotated = rotary_dim if rotary_dim and family.rope is not None and family.rope.rotated is not None else size
+        rotated = size
+        if rotary_dim and family.rope is not None and family.rope.rotated is not None:
+            rotated = min(rotary_dim, size)
         for name, tensor in tensors.items():
             if _QUERY_OR_KEY.fullmatch(name) and size and tensor.shape[0] % size == 0:
                 tensors[name] = tensor._replace(read=functools.partial(_read_in_halves, tensor, size, rotated))
