@@ -40,8 +40,15 @@ NETWORKS_A_CHUNK = 4
 
 
 @functools.partial(jax.jit, static_argnames=("encoder", "width", "num_layers"))
-def network_cosines(seed: jax.Array, cosine: float, encoder: Encoder, width: int, num_layers: int) -> jax.Array:
-    """Draw a network and its input; compute the mean cosine of two tokens, after the input and each block [L + 1]."""
+def network_cosines(
+    seed: jax.Array, cosine: float, encoder: Encoder, width: int, num_layers: int
+) -> tuple[jax.Array, jax.Array]:
+    """Draw a network and its input, and compute mean cosine and entropy of the weights in each block.
+
+    Returns:
+        The mean cosine over pairs of different tokens, after the input and each block [L + 1]; the mean entropy of the
+        weights over ln T in each block [L].
+    """
     key = keys.init_key(seed)
     T, D = encoder.length, width
     input_key, layers_key = jax.random.split(key)
@@ -64,13 +71,14 @@ def network_cosines(seed: jax.Array, cosine: float, encoder: Encoder, width: int
         bias_D = jax.random.normal(bias_key, (D,)) * math.sqrt(bias)
         return jnp.matmul(inputs_TI, kernel_ID, precision="highest") + bias_D[None]
 
-    def block(stream_TD: jax.Array, layer: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def block(stream_TD: jax.Array, layer: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         query, key, value, up, down = jax.random.split(jax.random.fold_in(layers_key, layer), 5)
         # Attention: logits of variance β² ln T between unrelated tokens.
         y_TD = norm(stream_TD) if is_pre else stream_TD
         size = encoder.beta * math.sqrt(math.log(T))
         q_TD, k_TD = (linear(name, y_TD, size, 0.0) for name in (query, key))
         weights_TS = jax.nn.softmax(jnp.matmul(q_TD, k_TD.T, precision="highest") / math.sqrt(D), axis=-1)
+        entropy = -jnp.mean(jnp.sum(weights_TS * jnp.log(jnp.maximum(weights_TS, 1e-38)), axis=-1)) / math.log(T)
         if encoder.centered:
             weights_TS = weights_TS - 1.0 / T
         mixed_TD = jnp.matmul(weights_TS, y_TD, precision="highest")
@@ -82,22 +90,23 @@ def network_cosines(seed: jax.Array, cosine: float, encoder: Encoder, width: int
         update_TD = linear(down, hidden_TD, encoder.mlp_variance, encoder.bias_variance)
         stream_TD = encoder.mlp_residual * stream_TD + update_TD
         stream_TD = stream_TD if is_pre else norm(stream_TD)
-        return stream_TD, mean_cosine(stream_TD)
+        return stream_TD, (mean_cosine(stream_TD), entropy)
 
     x_TD = x_TD if is_pre else norm(x_TD)
-    _, cosines_L = jax.lax.scan(block, x_TD, jnp.arange(num_layers))
-    return jnp.concatenate([mean_cosine(x_TD)[None], cosines_L])
+    _, (cosines_L, entropy_L) = jax.lax.scan(block, x_TD, jnp.arange(num_layers))
+    return jnp.concatenate([mean_cosine(x_TD)[None], cosines_L]), entropy_L
 
 
 @chunked
 def compute(settings: Entry, _: object, chunk: Chunk) -> dict[str, np.ndarray]:
-    """Compute cosines of some networks of one encoder."""
+    """Compute cosines and entropies of some networks of one encoder."""
     encoder = Encoder(**settings["encoder"])
     rows = [
         network_cosines(np.uint32(seed), settings["cosine"], encoder, settings["width"], settings["num_layers"])
         for seed in range(chunk.start, chunk.stop)
     ]
-    return {"cosine": np.asarray(rows, np.float64)}
+    cosines, entropies = (np.asarray(part, np.float64) for part in zip(*rows, strict=True))
+    return {"cosine": cosines, "entropy": entropies}
 
 
 def run(context: Context) -> Entry:
@@ -117,6 +126,7 @@ def run(context: Context) -> Entry:
             }
             parts = context.parts("entropy_transition/networks", compute, request, chunks, advance=advance)
             cosines = np.concatenate([part["cosine"] for part in parts])
+            entropies = np.concatenate([part["entropy"] for part in parts])
             encoder = Encoder(**request["encoder"])
             profiles = {
                 label: transition.profile(encoder, num_layers, settings["cosine"], aggregate)
@@ -128,7 +138,10 @@ def run(context: Context) -> Entry:
                     "beta": beta,
                     "cosine_by_layer": cosines.mean(axis=0),
                     "cosine_se_by_layer": cosines.std(axis=0, ddof=1) / math.sqrt(networks),
+                    "cosine_std_by_layer": cosines.std(axis=0, ddof=1),
+                    "entropy_by_layer": entropies.mean(axis=0),
                     "predicted_cosine_by_layer": {label: row.cosine for label, row in profiles.items()},
+                    "predicted_entropy_by_layer": profiles[EXACT].entropy[:-1],
                 }
             )
     decoders = probing.run_groups(context)
