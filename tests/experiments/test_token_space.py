@@ -32,6 +32,11 @@ def test_changed_models_are_what_their_rows_say():
     half = (up + np.asarray(second[1]["blocks"]["mlp"]["up"]["kernel"])) / 2
     merged = models["half merged with another model"][1]["blocks"]["mlp"]["up"]["kernel"]
     assert np.allclose(merged, half, atol=1e-7)
+    # On the great circle, three tenths of the way.
+    ends = [np.asarray(model[1]["embed"]["embedding"]).ravel() for model in (first, second)]
+    between = models["SLERP 0.3 to another model"][1]["embed"]["embedding"].ravel()
+    angles = [np.arccos(end @ between / np.linalg.norm(end) / np.linalg.norm(between)) for end in ends]
+    assert angles[0] / sum(angles) == pytest.approx(0.3, abs=1e-3)
     assert models["second block dropped"][0].num_layers == 2
     assert models[token_space.CUT][0].vocab_size == 195
     assert np.mean(models["pruned by half"][1]["blocks"]["mlp"]["up"]["kernel"] == 0) == pytest.approx(0.5, abs=0.01)

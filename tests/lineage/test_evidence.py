@@ -223,19 +223,25 @@ def test_blocks_pair_in_order():
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_blocks_pair_through_what_training_added_to_all_of_them(seed):
     cfg = preset("llama-tiny", d_model=64, d_ff=128, vocab_size=256)
-    flat = dict(models.flatten(models.init_seed(cfg, seed)))
-    base = Checkpoint.from_params(cfg, models.unflatten(flat))
-    # Every neuron of every block moves in one direction.
-    direction_D1 = np.random.default_rng(seed).standard_normal((cfg.d_model, 1))
-    for path in ("blocks/mlp/gate/kernel", "blocks/mlp/up/kernel"):
-        kernel = np.asarray(flat[path])
-        flat[path] = (kernel + 2 * kernel.std() * direction_D1).astype(np.float32)
-    suspect = cfg, models.unflatten(flat)
+    draws = np.random.default_rng(seed)
+
+    def trained(growth_L):
+        """Move every neuron in one direction, of each block by so many standard deviations of its matrix."""
+        flat = dict(models.flatten(models.init_seed(cfg, seed)))
+        step_LD1 = np.asarray(growth_L)[:, None, None] * draws.standard_normal((cfg.d_model, 1))
+        for path in ("blocks/mlp/gate/kernel", "blocks/mlp/up/kernel"):
+            kernel = np.asarray(flat[path])
+            flat[path] = (kernel + kernel.std() * step_LD1).astype(np.float32)
+        return cfg, models.unflatten(flat)
+
+    base, suspect = trained([2.0, 2.7, 3.3, 4.0]), trained([4.0, 3.3, 2.7, 2.0])
     for change in ("repeat-layers:2-3", "rotate:9"):
         suspect = parse_change(change).apply(suspect, ChangeContext())
     components = [
-        fingerprint(NativeRoles(model), Settings(neurons=None, token_labels="ids")).components[LANGUAGE]
-        for model in (base, Checkpoint.from_params(*suspect))
+        fingerprint(NativeRoles(Checkpoint.from_params(*model)), Settings(neurons=None, token_labels="ids")).components[
+            LANGUAGE
+        ]
+        for model in (base, suspect)
     ]
     for first, second in (components, components[::-1]):
         pairs = [pair if first is components[0] else pair[::-1] for pair in map(tuple, pair_blocks(first, second))]
