@@ -212,8 +212,8 @@ def _pairs_in_order(distance_LL: np.ndarray, grams: Sequence[tuple[np.ndarray, n
     by_distance = monotone_pairs(distance_LL)
     if distance_LL.shape[0] == distance_LL.shape[1] or min(distance_LL.shape) < 2 or not grams:
         return by_distance
-    every_block = [(row, column) for row in range(distance_LL.shape[0]) for column in range(distance_LL.shape[1])]
-    candidates = by_distance, monotone_pairs(_cosine_distances(grams, every_block))
+    every_pair = list(np.ndindex(*distance_LL.shape))
+    candidates = by_distance, monotone_pairs(_cosine_distances(grams, every_pair))
 
     def misfit(pairs: list[tuple[int, int]]) -> float:
         cosines_LL = _cosine_distances(grams, pairs)

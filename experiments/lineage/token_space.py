@@ -21,8 +21,8 @@ import numpy as np
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.derive import damage
-from bornbiased_jax.derive.changes import ChangeContext, parse_change
 from bornbiased_jax.derive.damage import Model
+from bornbiased_jax.experiments._shared.lineage import derived
 from bornbiased_jax.experiments._shared.training import in_memory, token_batches
 from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, each
 from bornbiased_jax.experiments.lineage import settings
@@ -79,6 +79,7 @@ MIXTURES: dict[str, tuple[Callable[[Model, Model, float, str], Params], float]] 
     "half merged with another model": (damage.merge, 0.5),
     "SLERP 0.3 to another model": (damage.slerp, 0.3),
 }
+Pair = tuple[int, int]
 _BASES, _ORDER = 400, 7
 _ROTATION = "rotate:9"
 _OPTIONS = Options(num_permutations=999)
@@ -90,19 +91,29 @@ def run(context: Context) -> Entry:
     cfg = preset(settings["model"], **settings["changes"])
     seeds = range(_BASES, _BASES + settings["bases"])
     bases = cached_run(context, "token_space/bases", cfg, settings["corpora"][0], _ORDER, seeds)
-    # Two fine-tunes of each of two bases.
+    # Two fine-tunes of each of two bases, numbered after the bases.
     tuned = [(place, copy) for number in (0, 1) for place, copy in enumerate(_tuned(context, cfg, bases[:2], number))]
-    related = [(bases[place], copy) for place, copy in tuned]
-    unrelated = list(itertools.combinations(bases, 2))
-    unrelated += [(base, copy) for place, copy in tuned for number, base in enumerate(bases) if number != place]
-    suspects = dict(changed_models((cfg, tuned[0][1]), (cfg, bases[1])))
-    # The second base is in the mixtures.
-    others = [bases[0], *bases[2:]]
+    models = [*bases, *(copy for _, copy in tuned)]
+    pairs = [
+        (base, number, base == place)
+        for number, (place, _) in enumerate(tuned, len(bases))
+        for base in range(len(bases))
+    ]
+    related = [(base, number) for base, number, is_own in pairs if is_own]
+    unrelated = list(itertools.combinations(range(len(bases)), 2))
+    unrelated += [(base, number) for base, number, is_own in pairs if not is_own]
     dims = each(settings["dims"], "token space", "dimensions", context.quiet)
-    changes = each(list(suspects.items()), "token space", "changes", context.quiet)
+    rows = [
+        _row_of_dim(dim, [_sketch((cfg, params), dim) for params in models], related, unrelated, context.work)
+        for dim in dims
+    ]
+    # The second base is in the mixtures.
+    base, *others = (_sketch((cfg, params), PUBLISHED_K) for params in [bases[0], *bases[2:]])
+    suspects = list(changed_models((cfg, tuned[0][1]), (cfg, bases[1])))
+    changes = each(suspects, "token space", "changes", context.quiet)
     return {
-        "dims": [_row_of_dim(cfg, dim, related, unrelated, context.work) for dim in dims],
-        "changes": [{"change": name, **_row_of_change(cfg, suspect, others)} for name, suspect in changes],
+        "dims": rows,
+        "changes": [{"change": name, **_row_of_change(suspect, base, others)} for name, suspect in changes],
     }
 
 
@@ -139,46 +150,39 @@ def changed_models(model: Model, other: Model) -> Iterator[tuple[str, Model]]:
             changed = cfg, mix(model, other, weight, "the other model")
         elif name == CUT:
             changed = damage.resize_vocabulary(cfg, params, 3 * cfg.vocab_size // 4)
-        for text in texts:
-            changed = parse_change(text).apply(changed, ChangeContext())
-        yield name, changed
+        yield name, derived(changed, *texts, seed=0)
 
 
 def _row_of_dim(
-    cfg: ModelConfig,
-    dim: int,
-    related: Sequence[tuple[Params, Params]],
-    unrelated: Sequence[tuple[Params, Params]],
-    work: Path,
+    dim: int, prints: Sequence[Fingerprint], related: Sequence[Pair], unrelated: Sequence[Pair], work: Path
 ) -> Entry:
-    """Take z of related and unrelated pairs by sketches of one dimension, and the size of the file."""
-    settings = Settings(dim=dim, neurons=None, token_labels="ids")
-    size = save_fingerprint(work / f"token_space_{dim}.safetensors", _sketch((cfg, related[0][0]), settings)).stat()
-    z: dict[str, list[Entry]] = {"related": [], "unrelated": []}
-    for kind, pairs in (("related", related), ("unrelated", unrelated)):
-        for base, suspect in pairs:
-            prints = [_sketch((cfg, params), settings) for params in (base, suspect)]
-            z[kind].append({name: single_verdict(prints[0], prints[1], name, _OPTIONS).z for name in EVIDENCE})
-    return {"dim": dim, "bytes": size.st_size, **z}
+    """Take z of related and unrelated pairs of numbered models by sketches of one dimension, and the size of a file."""
+    z = {
+        kind: [
+            {name: single_verdict(prints[base], prints[suspect], name, _OPTIONS).z for name in EVIDENCE}
+            for base, suspect in pairs
+        ]
+        for kind, pairs in (("related", related), ("unrelated", unrelated))
+    }
+    size = save_fingerprint(work / f"token_space_{dim}.safetensors", prints[0]).stat().st_size
+    return {"dim": dim, "bytes": size, **z}
 
 
-def _row_of_change(cfg: ModelConfig, suspect: Model, bases: Sequence[Params]) -> Entry:
-    """Compare one changed model, rotated, with the first of the bases and with the others; and not, in coordinates."""
-    settings = Settings(neurons=None, token_labels="ids")
-    print_of_base, *other_prints = [_sketch((cfg, base), settings) for base in bases]
-    rotated = _sketch(parse_change(_ROTATION).apply(suspect, ChangeContext()), settings)
-    verdict = auto_verdict(print_of_base, rotated, _OPTIONS)
+def _row_of_change(suspect: Model, base: Fingerprint, others: Sequence[Fingerprint]) -> Entry:
+    """Compare a changed model, rotated, with its base and with the others; and not rotated, in coordinates."""
+    rotated = _sketch(derived(suspect, _ROTATION, seed=0), PUBLISHED_K)
+    verdict = auto_verdict(base, rotated, _OPTIONS)
     return {
-        "z": single_verdict(print_of_base, rotated, TOKEN_NEURONS, _OPTIONS).z,
-        "z_in_coordinates": single_verdict(print_of_base, _sketch(suspect, settings), RAW_NEURONS, _OPTIONS).z,
+        "z": single_verdict(base, rotated, TOKEN_NEURONS, _OPTIONS).z,
+        "z_in_coordinates": single_verdict(base, _sketch(suspect, PUBLISHED_K), RAW_NEURONS, _OPTIONS).z,
         "agreement": verdict.detail["agreement"],
         "verdict": verdict.verdict,
-        "z_unrelated": [single_verdict(other, rotated, TOKEN_NEURONS, _OPTIONS).z for other in other_prints],
+        "z_unrelated": [single_verdict(other, rotated, TOKEN_NEURONS, _OPTIONS).z for other in others],
     }
 
 
-def _sketch(model: Model, settings: Settings) -> Fingerprint:
-    return sketch(Checkpoint.from_params(*model), settings)
+def _sketch(model: Model, dim: int) -> Fingerprint:
+    return sketch(Checkpoint.from_params(*model), Settings(dim=dim, neurons=None, token_labels="ids"))
 
 
 def tables(record: Record) -> Sequence[Table]:
